@@ -1,0 +1,87 @@
+"""Arrays as domains: ``.npz`` files, and arrays handed over in Python. Their features take F's place."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from safda.data.domain import Domain
+from safda.errors import SafdaError
+
+
+def from_npz(path: Path) -> Domain:
+    """Read ``features`` (n×d) and, where present, ``labels``, ``classes`` and ``paths``. Nothing is unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in ("features", "labels", "classes", "paths") if key in archive}
+            present = ", ".join(archive.files) or "nothing"
+    except FileNotFoundError:
+        raise SafdaError(f"{path}: no such file") from None
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        if "pickle" in str(error):
+            raise SafdaError(f"{path}: holds Python objects, which are never loaded; save plain arrays") from None
+        raise SafdaError(f"{path}: is not a readable .npz file") from None
+    if "features" not in arrays:
+        raise SafdaError(f"{path}: has no array 'features' (n×d); it has: {present}")
+    return from_arrays(
+        str(path), arrays["features"], arrays.get("labels"), arrays.get("classes"), ids=arrays.get("paths")
+    )
+
+
+def from_arrays(name: str, features: Any, labels: Any = None, classes: Any = None, ids: Any = None) -> Domain:
+    """Make a domain of arrays, each checked, with one line for what does not fit.
+
+    Args:
+        name: what to call it in errors.
+        features: n×d numbers.
+        labels: n class numbers, or names; None for an unlabelled domain.
+        classes: names of the class numbers 0, 1, …; without it, the distinct labels are the classes.
+        ids: n names of the samples.
+    """
+    matrix = np.asarray(features)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise SafdaError(f"{name}: 'features' must be a non-empty n×d array, not of shape {matrix.shape}")
+    if matrix.dtype.kind not in "fiub":
+        raise SafdaError(f"{name}: 'features' must be numbers, not {matrix.dtype}")
+    matrix = np.ascontiguousarray(matrix, dtype=np.float32)
+    bad = ~np.isfinite(matrix).all(axis=1)
+    if bad.any():
+        row = int(bad.argmax())
+        kind = "NaN" if np.isnan(matrix[row]).any() else "infinite (or too large for float32)"
+        raise SafdaError(f"{name}: 'features' row {row} is {kind} ({int(bad.sum())} such rows); remove or mend them")
+    numbers, names = (None, ()) if labels is None else _labels(name, len(matrix), np.asarray(labels), classes)
+    names_of_rows = None
+    if ids is not None and np.shape(ids) == (len(matrix),):
+        names_of_rows = tuple(str(i) for i in ids)
+    return Domain(name, torch.from_numpy(matrix), numbers, names, names_of_rows)
+
+
+def _labels(name: str, rows: int, labels: Any, classes: Any) -> tuple[torch.Tensor, tuple[str, ...]]:
+    if labels.shape != (rows,):
+        raise SafdaError(f"{name}: 'labels' must be of shape ({rows},) to fit 'features', not {labels.shape}")
+    if labels.dtype.kind not in "iubUS":
+        raise SafdaError(f"{name}: 'labels' must be whole numbers or texts, not {labels.dtype}")
+    if labels.dtype.kind == "S":
+        labels = np.char.decode(labels, "utf-8")
+    if classes is None:
+        distinct, numbers = np.unique(labels, return_inverse=True)
+        return torch.from_numpy(numbers.astype(np.int64)), tuple(str(c) for c in distinct)
+    names = tuple(str(c) for c in np.asarray(classes).ravel())
+    if len(set(names)) != len(names):
+        twice = next(c for c in names if names.count(c) > 1)
+        raise SafdaError(f"{name}: 'classes' names {twice!r} more than once")
+    if labels.dtype.kind == "U":
+        unknown = sorted(set(labels.tolist()) - set(names))
+        if unknown:
+            raise SafdaError(f"{name}: label {unknown[0]!r} is not among 'classes'")
+        return torch.tensor([names.index(label) for label in labels]), names
+    numbers = labels.astype(np.int64)
+    outside = (numbers < 0) | (numbers >= len(names))
+    if outside.any():
+        row = int(outside.argmax())
+        raise SafdaError(f"{name}: label {numbers[row]} in row {row} does not fit {len(names)} 'classes'")
+    return torch.from_numpy(numbers), names

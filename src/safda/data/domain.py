@@ -1,0 +1,94 @@
+"""A domain: inputs, and for a source or for scoring their labels."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from safda.errors import SafdaError
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Samples from one place.
+
+    Attributes:
+        name: what the user calls it: a path, or the name of an embedded domain.
+        inputs: all samples, float32, first dimension counts them; vectors are features already.
+        labels: class numbers, or None for an unlabelled domain.
+        classes: the classes' names; empty for an unlabelled domain.
+        ids: a name for each sample; its row number where nothing better is known.
+    """
+
+    name: str
+    inputs: Tensor
+    labels: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    ids: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, rows: Tensor) -> Tensor:
+        """Give the inputs of these rows."""
+        return self.inputs[rows]
+
+    def unlabelled(self) -> Domain:
+        """Drop the labels: what a training target goes through at the door."""
+        return replace(self, labels=None, classes=())
+
+    def labelled(self, purpose: str) -> tuple[Tensor, tuple[str, ...]]:
+        """Give labels and class names, or say that there are none."""
+        if self.labels is None:
+            raise SafdaError(f"{self.name}: has no labels, and {purpose} needs them")
+        return self.labels, self.classes
+
+    def fingerprint(self) -> str:
+        """A digest of inputs and labels, to tell whether data have changed since a run began."""
+        digest = hashlib.sha256(str((tuple(self.inputs.shape), self.classes)).encode())
+        for part in (self.inputs, self.labels):
+            if part is not None:
+                digest.update(np.ascontiguousarray(part.numpy()).data)
+        return digest.hexdigest()[:32]
+
+
+class Stream:
+    """Batches of row numbers, epoch after epoch without replacement, as a pure function of the step.
+
+    Nothing here is state that a checkpoint would have to hold: ``rows(step)`` is the same whoever asks.
+
+    >>> stream = Stream(rows=5, batch=2, seed=0, domain=0)
+    >>> sorted(torch.cat([stream.rows(step) for step in range(5)]).tolist())    # two epochs of five
+    [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    """
+
+    def __init__(self, rows: int, batch: int, seed: int, domain: int) -> None:
+        self.count, self.batch, self.seed, self.domain = rows, batch, seed, domain
+        self._epochs: dict[int, Tensor] = {}
+
+    def rows(self, step: int) -> Tensor:
+        """Give the row numbers of one step's batch."""
+        start, stop = step * self.batch, (step + 1) * self.batch
+        parts = []
+        while start < stop:
+            epoch, offset = divmod(start, self.count)
+            part = self._epoch(epoch)[offset : offset + stop - start]
+            parts.append(part)
+            start += len(part)
+        return torch.cat(parts)
+
+    def _epoch(self, epoch: int) -> Tensor:
+        if epoch not in self._epochs:
+            generator = torch.Generator().manual_seed(mixed_seed(self.seed, self.domain, epoch))
+            newest = {epoch - 1: self._epochs[epoch - 1]} if epoch - 1 in self._epochs else {}
+            self._epochs = {**newest, epoch: torch.randperm(self.count, generator=generator)}
+        return self._epochs[epoch]
+
+
+def mixed_seed(*parts: int) -> int:
+    """Make one well-mixed seed of several small numbers."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))

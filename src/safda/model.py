@@ -1,0 +1,107 @@
+"""F, B, C, D and M together: one module whose forward takes both domains and returns the named losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from safda.adversaries import ADVERSARIES, JointBatch, Site
+from safda.networks import Bottleneck, make_backbone, make_classifier
+from safda.recipe import Recipe
+from safda.saf import SAF, SAFOutput
+from safda.schedules import ramp
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """One step's losses and what a person wants to see of it.
+
+    Attributes:
+        losses: by name, already weighted; the optimiser's objective is their sum.
+        health: numbers to look at, without gradient.
+        eta: the mixing weights, or None without SAF.
+    """
+
+    losses: dict[str, Tensor]
+    health: dict[str, Tensor]
+    eta: Tensor | None
+
+    @property
+    def total(self) -> Tensor:
+        """The sum of all losses."""
+        return torch.stack(list(self.losses.values())).sum()
+
+
+class AdaptationModel(nn.Module):
+    """The whole network of the paper's figure, as a recipe describes it.
+
+    Args:
+        recipe: sizes, method, SAF's variant and the ramps.
+        sample: one input, to know its shape.
+        classes: number of classes K.
+    """
+
+    def __init__(self, recipe: Recipe, sample: Tensor, classes: int) -> None:
+        super().__init__()
+        network = recipe.network
+        width = network.bottleneck_width
+        self.recipe = recipe
+        self.backbone, feature_dim = make_backbone(network.backbone, sample, network.pretrained)
+
+        def new_bottleneck() -> Bottleneck:
+            return Bottleneck(feature_dim, width, network.dropout)
+
+        def new_classifier() -> nn.Module:
+            return make_classifier(width, network.classifier_width, classes, network.dropout, network.classifier_init)
+
+        self.bottleneck, self.classifier = new_bottleneck(), new_classifier()
+        site = Site(width, classes, new_classifier, new_bottleneck)
+        self.adversary = ADVERSARIES[recipe.adversary.name](site, **recipe.adversary.own())
+        mixed_dim = feature_dim if recipe.saf.mix_at == "features" else width
+        self.saf = SAF(mixed_dim, **recipe.saf.module()) if recipe.saf.enabled else None
+
+    def forward(self, source: Tensor, labels: Tensor, target: Tensor, progress: float) -> StepOutput:
+        """Algorithm "SAF Training": ε_C, ε_D and ε_M of one step, from one pass of both domains together."""
+        recipe = self.recipe
+        features = self.backbone(torch.cat([source, target]))
+        projected = self.bottleneck.linear(features)
+        embedding = self.bottleneck.finish(projected)
+        batch = JointBatch(features, embedding, self.classifier(embedding), labels)
+
+        losses = {"classification": F.cross_entropy(batch.split(batch.logits)[0], labels)}
+        adversary_weight = ramp(progress, recipe.adversary.weight, recipe.adversary.ramp)
+        adversary = self.adversary(batch, adversary_weight, progress)
+        losses.update(adversary.losses)
+        if self.saf is None:
+            return StepOutput(losses, adversary.health, None)
+
+        mixed = self._mix(self.saf, batch, projected)
+        losses["saf"] = ramp(progress, recipe.saf.weight, recipe.saf.ramp) * mixed.loss
+        if mixed.self_training is not None:
+            extra = recipe.saf.self_training + ramp(progress, recipe.saf.self_training_rise, 1.0)
+            losses["self_training"] = extra * mixed.self_training
+        return StepOutput(losses, adversary.health, mixed.eta.detach())
+
+    def _mix(self, saf: SAF, batch: JointBatch, projected: Tensor) -> SAFOutput:
+        """Hand SAF what its variant mixes, with what the step has computed already."""
+        fed = slice(None) if saf.feed_source else slice(len(batch.labels), None)
+        if saf.mix_at == "bottleneck":
+            source, target = batch.split(batch.embedding)
+            return saf(target, self.classifier, source_features=source, logits=batch.logits[fed])
+        source, target = batch.split(batch.features)
+        return saf(
+            target,
+            lambda features: self.classifier(self.bottleneck(features)),
+            source_features=source,
+            logits=batch.logits[fed],
+            projected=(projected[fed], lambda mixed: self.classifier(self.bottleneck.finish(mixed))),
+        )
+
+    def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the adapted classifier's logits and the embedding B(F(x)); for use in evaluation mode."""
+        features = self.backbone(inputs)
+        embedding = self.bottleneck(features)
+        return self.adversary.predict(features, embedding, self.classifier(embedding)), embedding

@@ -1,0 +1,184 @@
+"""F, B and C: backbone, bottleneck, classifier; and the few layers that torch lacks."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from safda.errors import SafdaError
+
+
+class Dropout(nn.Dropout):
+    """Dropout whose mask costs a tenth on the CPU.
+
+    torch draws one double per element there, 9% of a training step at the paper's sizes; 16 random bits per
+    element are as good. Elsewhere it is torch's own.
+    """
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Zero a share p of the entries and scale the rest."""
+        if not self.training or self.p == 0 or rows.device.type != "cpu":
+            return super().forward(rows)
+        bits = torch.empty((rows.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        sixteen = bits.view(torch.int16)[: rows.numel()].view(rows.shape)
+        kept = sixteen >= round(self.p * 65536) - 32768
+        return rows * kept.to(rows.dtype).div_(1 - self.p)
+
+
+class Bottleneck(nn.Module):
+    """B: Linear · BatchNorm · ReLU · Dropout, in two halves, since SAF can mix between them.
+
+    A single row in training has no variance: the running statistics stand in.
+    """
+
+    def __init__(self, inputs: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, width)
+        self.norm: nn.Module = nn.BatchNorm1d(width)
+        self.dropout = Dropout(dropout)
+        nn.init.normal_(self.linear.weight, std=0.005)
+        nn.init.constant_(self.linear.bias, 0.1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """From feature to embedding."""
+        return self.finish(self.linear(features))
+
+    def finish(self, projected: Tensor) -> Tensor:
+        """All that follows the linear layer."""
+        if len(projected) == 1 and isinstance(self.norm, nn.BatchNorm1d):
+            norm = self.norm
+            normed = F.batch_norm(projected, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+        else:
+            normed = self.norm(projected)
+        return cast(Tensor, self.dropout(F.relu(normed)))
+
+
+def make_classifier(inputs: int, width: int, classes: int, dropout: float, init: str) -> nn.Sequential:
+    """C: Linear · ReLU · Dropout · Linear."""
+    network = nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), Dropout(dropout), nn.Linear(width, classes))
+    for layer in network:
+        if isinstance(layer, nn.Linear):
+            if init == "xavier":
+                nn.init.xavier_normal_(layer.weight)
+            else:
+                nn.init.normal_(layer.weight, std=0.01)
+            nn.init.zeros_(layer.bias)
+    return network
+
+
+class SmallCNN(nn.Sequential):
+    """Three convolutions for small pictures, trained from scratch."""
+
+    def __init__(self, channels: int) -> None:
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((channels, 32), (32, 64), (64, 128)):
+            layers += [
+                nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+            ]
+        super().__init__(*layers, nn.Flatten())
+
+
+def make_backbone(name: str, sample: Tensor, pretrained: bool) -> tuple[nn.Module, int]:
+    """Make F for inputs like ``sample`` (one of them) and tell its feature size.
+
+    A vector needs no backbone: it is a feature already.
+    """
+    if sample.ndim == 1:
+        return nn.Identity(), sample.shape[0]
+    if name == "small-cnn":
+        backbone: nn.Module = SmallCNN(sample.shape[0])
+    else:
+        backbone = _timm_backbone(name, sample.shape[0], pretrained)
+    with torch.no_grad():
+        features = backbone.eval()(sample.unsqueeze(0).float())
+    return backbone.train(), features.shape[1]
+
+
+def _timm_backbone(name: str, channels: int, pretrained: bool) -> nn.Module:
+    guard_torchvision()
+    import timm
+
+    if name not in timm.list_models() and name.split(".")[0] not in timm.list_models():
+        raise SafdaError(f"network.backbone = {name!r} is neither small-cnn nor a model that timm knows")
+    try:
+        return cast(nn.Module, timm.create_model(name, pretrained=pretrained, num_classes=0, in_chans=channels))
+    except Exception as error:  # timm and its hub client raise many kinds
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SafdaError(
+            f"network.backbone = {name!r} could not be made ({first}); without a network, set network.pretrained = false"
+        ) from error
+
+
+def guard_torchvision() -> None:
+    """Let torchvision import beside a torch whose build it was not compiled for.
+
+    Its Python half registers shapes for two of its own C++ operators, and fails where the C++ half did not load.
+    Declaring their schemas is enough for transforms, models and timm, none of which call them.
+    """
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _GUARD.append(library)
+        import torchvision  # noqa: F401
+
+
+_GUARD: list[torch.library.Library] = []  # a Library takes its definitions back when it is collected
+
+
+class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm over all processes, on any device; torch's own is for GPUs only."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ValueError(f"expected at least two dimensions, got {input.ndim}")
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Normalise by the statistics of every process's rows together."""
+        if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
+            return super().forward(rows)
+        from torch.distributed.nn.functional import all_reduce
+
+        over = [d for d in range(rows.ndim) if d != 1]
+        local = torch.cat([rows.sum(over), rows.square().sum(over), rows.new_tensor([rows.numel() / rows.shape[1]])])
+        total = all_reduce(local)  # type: ignore[no-untyped-call]
+        count = total[-1].detach()
+        mean, square = total[:-1].div(count).chunk(2)
+        variance = square - mean.square()
+        if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
+            with torch.no_grad():
+                self.running_mean.lerp_(mean, self.momentum)
+                self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+                if self.num_batches_tracked is not None:
+                    self.num_batches_tracked.add_(1)
+        shape = [1, -1] + [1] * (rows.ndim - 2)
+        scale = (variance + self.eps).rsqrt()
+        if self.affine:
+            scale = scale * self.weight
+        normed = (rows - mean.view(shape)) * scale.view(shape)
+        return normed + self.bias.view(shape) if self.affine else normed
+
+
+def synchronise_batch_norm(module: nn.Module, device: torch.device) -> nn.Module:
+    """Replace every batch norm by one that counts all processes' rows; names and weights stay."""
+    if device.type == "cuda":
+        return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(module))
+    for name, child in module.named_children():
+        if isinstance(child, nn.modules.batchnorm._BatchNorm):
+            synchronised = SynchronisedBatchNorm(
+                child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
+            )
+            synchronised.load_state_dict(child.state_dict())
+            setattr(module, name, synchronised)
+        else:
+            synchronise_batch_norm(child, device)
+    return module

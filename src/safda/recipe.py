@@ -1,0 +1,348 @@
+"""Everything that defines an experiment, as frozen dataclasses, to and from TOML; and the presets.
+
+Each knob states its default, its range, where a search may look, and one line of help, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import tomli_w
+
+from safda.errors import SafdaError, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What is known of one knob: its help, its range, and (low, high, "linear" or "log") for a search."""
+
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    search: tuple[float, float, str] | None = None
+
+
+def knob(default: Any, help: str, **about: Any) -> Any:
+    """Declare a dataclass field that carries a :class:`Knob`."""
+    return field(default=default, metadata={"knob": Knob(help, **about)})
+
+
+# ---------------------------------------------------------------------------------------------- the sections
+
+
+@dataclass(frozen=True)
+class Network:
+    """F, B and C. With arrays as domains, F is the identity and ``backbone`` is not used."""
+
+    backbone: str = knob("small-cnn", "small-cnn, or any timm model name")
+    pretrained: bool = knob(False, "start the backbone from timm's pretrained weights (downloads them)")
+    bottleneck_width: int = knob(1024, "output size of the bottleneck B", low=1, high=65536)
+    classifier_width: int = knob(1024, "hidden size of the classifier C", low=1, high=65536)
+    dropout: float = knob(0.5, "dropout in B and C", low=0.0, high=0.99, search=(0.0, 0.7, "linear"))
+    classifier_init: str = knob("xavier", "initial weights of C", choices=("xavier", "normal"))
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """SGD with Nesterov momentum; lr · (1 + decay · t/T)^−power."""
+
+    lr: float = knob(0.004, "initial learning rate", low=0.0, high=10.0, search=(4e-4, 4e-2, "log"))
+    momentum: float = knob(0.9, "Nesterov momentum", low=0.0, high=0.999)
+    weight_decay: float = knob(5e-4, "weight decay", low=0.0, high=1.0, search=(1e-5, 1e-2, "log"))
+    decay: float = knob(20.0, "learning rate decay over the run (0.0002 a step at T = 100,000)", low=0.0, high=1e4)
+    power: float = knob(0.75, "exponent of the decay", low=0.0, high=4.0)
+    backbone_factor: float = knob(0.1, "the backbone's share of the learning rate", low=0.0, high=1.0)
+
+
+@dataclass(frozen=True)
+class AdversaryKnobs:
+    """Knobs that every method has: λ_D(t) = weight · tanh(ramp · t/T)."""
+
+    name: ClassVar[str]
+    weight: float = knob(0.1, "final weight λ_D of what reaches F and B", low=0.0, high=100.0, search=(0.01, 1.0, "log"))
+    ramp: float = knob(10.0, "how fast λ_D rises: tanh(ramp · t/T)", low=0.0, high=1e6)
+
+    def own(self) -> dict[str, Any]:
+        """Give the knobs that the method itself takes, beyond the shared ones."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("weight", "ramp")}
+
+
+@dataclass(frozen=True)
+class MDD(AdversaryKnobs):
+    """Margin disparity discrepancy."""
+
+    name = "mdd"
+    margin: float = knob(4.0, "γ, the weight of D's source term", low=0.0, high=100.0, search=(1.0, 8.0, "log"))
+
+
+@dataclass(frozen=True)
+class DANN(AdversaryKnobs):
+    """Domain-adversarial network."""
+
+    name = "dann"
+    weight: float = knob(1.0, "final weight λ_D of what reaches F and B", low=0.0, high=100.0, search=(0.1, 2.0, "log"))
+    width: int = knob(1024, "hidden size of the discriminator", low=1, high=65536)
+    dropout: float = knob(0.5, "dropout in the discriminator", low=0.0, high=0.99)
+
+
+@dataclass(frozen=True)
+class CDAN(DANN):
+    """Conditional domain-adversarial network."""
+
+    name = "cdan"
+    entropy: bool = knob(False, "weigh samples by 1 + e^−H")
+    widest_product: int = knob(4096, "project outer products wider than this", low=1, high=10**9)
+    projection: int = knob(1024, "size of the random projection", low=1, high=65536)
+
+
+@dataclass(frozen=True)
+class CDANE(CDAN):
+    """CDAN with entropy weights."""
+
+    name = "cdan+e"
+    entropy: bool = knob(True, "weigh samples by 1 + e^−H")
+
+
+@dataclass(frozen=True)
+class NoAdversary(AdversaryKnobs):
+    """Source only."""
+
+    name = "none"
+
+
+#: Name → knobs. The methods stand under the same names in ``adversaries.ADVERSARIES``.
+ADVERSARIES: dict[str, type[AdversaryKnobs]] = {k.name: k for k in (MDD, DANN, CDAN, CDANE, NoAdversary)}
+
+
+@dataclass(frozen=True)
+class SAF:
+    """Shuffle Augmentation of Features; λ_M(t) = weight · tanh(ramp · t/T)."""
+
+    enabled: bool = knob(True, "train with SAF")
+    weight: float = knob(0.1, "final weight λ_M of the SAF loss", low=0.0, high=100.0, search=(0.01, 1.0, "log"))
+    ramp: float = knob(5.0, "how fast λ_M rises: tanh(ramp · t/T)", low=0.0, high=1e6)
+    width: int = knob(384, "output size of each SAF bottleneck", low=1, high=65536)
+    bottlenecks: int = knob(2, "how many SAF bottlenecks", low=1, high=64)
+    eta: str = knob("learned", "where η comes from", choices=("learned", "beta", "constant"))
+    beta: float = knob(0.2, "η ~ Beta(beta, beta), with eta = beta", low=1e-3, high=1e3)
+    constant: float = knob(0.6, "η, with eta = constant", low=0.0, high=1.0)
+    rectified: bool = knob(False, "a ReLU before η's sigmoid (released code)")
+    pairing: str = knob("random", "who meets whom", choices=("random", "reversed"))
+    labels: str = knob("soft", "kind of pseudo-label", choices=("soft", "hard"))
+    label_scale: float = knob(1.0, "factor on composite labels (released code: 2)", low=0.0, high=100.0)
+    label_gradient: bool = knob(False, "let pseudo-labels pass a gradient back into C∘B")
+    keep: str = knob("all", "which samples are mixed, by entropy", choices=("all", "certain", "uncertain"))
+    threshold: float = knob(0.5, "certain: entropy at most this fraction of ln K", low=0.0, high=1.0)
+    feed_source: bool = knob(False, "mix source samples too")
+    mix_at: str = knob("features", "mix φ, or B's output", choices=("features", "bottleneck"))
+    self_training: float = knob(0.0, "initial weight of the extra self-training loss", low=0.0, high=100.0)
+    self_training_rise: float = knob(0.0, "what its weight gains: rise · tanh(t/T)", low=0.0, high=100.0)
+
+    def module(self) -> dict[str, Any]:
+        """Give the knobs that :class:`safda.SAF` takes, beyond the feature size."""
+        schedule = ("enabled", "weight", "ramp", "self_training", "self_training_rise")
+        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in schedule}
+        return {**chosen, "self_training": self.self_training + self.self_training_rise > 0}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One experiment, whole.
+
+    >>> Recipe().override({"steps": 500, "adversary.name": "cdan"}).adversary.weight
+    1.0
+    """
+
+    steps: int = knob(5000, "training steps T", low=1, high=10**9)
+    batch: int = knob(32, "samples of each domain in a step, over all processes", low=1, high=10**6)
+    seed: int = knob(0, "decides every random draw of the run", low=0, high=2**32 - 1)
+    precision: str = knob("no", "mixed precision", choices=("no", "bf16", "fp16"))
+    log_every: int = knob(10, "steps between two lines of metrics", low=1, high=10**9)
+    checkpoint_every: int = knob(500, "steps between two checkpoints", low=1, high=10**9)
+    network: Network = field(default_factory=Network)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    adversary: AdversaryKnobs = field(default_factory=MDD)
+    saf: SAF = field(default_factory=SAF)
+
+    def override(self, changes: Mapping[str, Any], where: str = "recipe") -> Recipe:
+        """Give a copy with some knobs turned, each named by its path, ``"saf.eta"`` or ``"steps"``.
+
+        Another ``adversary.name`` first puts that method's own defaults in place of the whole section.
+        """
+        nested: dict[str, Any] = {}
+        for path, value in changes.items():
+            section, _, key = path.rpartition(".")
+            (nested.setdefault(section, {}) if section else nested)[key] = value
+        return _filled(self, nested, where)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain nested dictionaries, as TOML has them."""
+        return _plain(self)
+
+    def to_toml(self) -> str:
+        """Give the TOML text of the whole recipe, each knob with its help."""
+        lines: list[str] = []
+        for path, knob_, value in walk(self):
+            section, _, key = path.rpartition(".")
+            if section and f"[{section}]" not in lines:
+                lines += ["", f"[{section}]"]
+                if section == "adversary":
+                    lines.append(f'name = "{self.adversary.name}"')
+            lines.append(f"{tomli_w.dumps({key: value}).strip():<32}# {knob_.help}{_range_text(knob_)}")
+        return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
+        """Build a recipe from nested dictionaries; ``preset`` may name one to start from."""
+        values = dict(values)
+        start = values.pop("preset", None)
+        return _filled(Recipe() if start is None else preset(start), values, where)
+
+    @staticmethod
+    def from_toml(text: str, where: str = "recipe") -> Recipe:
+        """Build a recipe from TOML text."""
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise SafdaError(f"{where}: not valid TOML: {error}") from None
+        return Recipe.from_dict(values, where)
+
+
+def load_recipe(name_or_path: str | Path) -> Recipe:
+    """Give the preset of that name, or the recipe in that TOML file."""
+    if str(name_or_path) in PRESETS:
+        return PRESETS[str(name_or_path)]
+    path = Path(name_or_path)
+    if path.suffix != ".toml" and not path.exists():
+        return preset(str(name_or_path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SafdaError(f"recipe {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SafdaError(f"recipe {path}: is not a text file in UTF-8") from None
+    return Recipe.from_toml(text, f"recipe {path}")
+
+
+def preset(name: str) -> Recipe:
+    """Give the preset of that name."""
+    if name not in PRESETS:
+        raise SafdaError(f"no preset or recipe file {name!r}{nearest(name, PRESETS)}")
+    return PRESETS[name]
+
+
+def walk(section: Any, prefix: str = "") -> Iterator[tuple[str, Knob, Any]]:
+    """Go through every knob of a recipe: its path, what is known of it, and its value."""
+    for f in fields(section):
+        value = getattr(section, f.name)
+        if "knob" in f.metadata:
+            yield prefix + f.name, f.metadata["knob"], value
+        else:
+            yield from walk(value, f"{prefix}{f.name}.")
+
+
+# ------------------------------------------------------------------------------------------------ validation
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    named = {"name": section.name} if isinstance(section, AdversaryKnobs) else {}
+    values = {f.name: getattr(section, f.name) for f in fields(section)}
+    return {**named, **{k: v if isinstance(v, (bool, int, float, str)) else _plain(v) for k, v in values.items()}}
+
+
+def _filled(section: Any, values: Mapping[str, Any], where: str, prefix: str = "") -> Any:
+    """Copy a section with new values, every one of them checked."""
+    if isinstance(section, AdversaryKnobs) and "name" in values:
+        values = dict(values)
+        section = _adversary(section, values.pop("name"), where)
+    known = {f.name: f for f in fields(section)}
+    changes: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in known:
+            whose = f" (adversary is {section.name!r})" if isinstance(section, AdversaryKnobs) else ""
+            raise SafdaError(f"{where}: unknown key {prefix + key!r}{whose}{nearest(key, known)}")
+        if "knob" in known[key].metadata:
+            changes[key] = _checked(known[key], value, f"{where}: {prefix}{key}")
+        elif isinstance(value, Mapping):
+            changes[key] = _filled(getattr(section, key), value, where, f"{prefix}{key}.")
+        else:
+            raise SafdaError(f"{where}: {prefix + key!r} is a section, not a value; set one of its knobs")
+    return replace(section, **changes)
+
+
+def _adversary(current: AdversaryKnobs, name: Any, where: str) -> AdversaryKnobs:
+    if name not in ADVERSARIES:
+        raise SafdaError(f"{where}: adversary.name = {name!r} is unknown{nearest(str(name), ADVERSARIES)}")
+    return current if name == current.name else ADVERSARIES[name]()
+
+
+def _checked(f: Field[Any], value: Any, where: str) -> Any:
+    """Give the value in the knob's own type, or say what is wrong and what would be right."""
+    about: Knob = f.metadata["knob"]
+    kind = type(f.default) if f.default is not MISSING else str
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise SafdaError(f"{where} = {value!r} must be {_KIND[kind]}")
+    if about.choices and value not in about.choices:
+        raise SafdaError(f"{where} = {value!r} is unknown{nearest(value, about.choices)}")
+    for bound, outside in ((about.low, lambda b: not value >= b), (about.high, lambda b: not value <= b)):
+        if bound is not None and outside(bound):
+            raise SafdaError(
+                f"{where} = {value!r} is out of range; the nearest allowed value is {kind(bound)!r}{_range_text(about)}"
+            )
+    return value
+
+
+_KIND = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def _range_text(about: Knob) -> str:
+    if about.choices:
+        return f" ({' | '.join(about.choices)})"
+    return f" ({about.low:g} to {about.high:g})" if about.low is not None and about.high is not None else ""
+
+
+# --------------------------------------------------------------------------------------------------- presets
+
+_PICTURES = Network(backbone="resnet50", pretrained=True)
+_PAPER = Recipe(steps=100_000, network=_PICTURES, checkpoint_every=1000)
+
+#: Presets are named for what they are: ``paper-…`` to the letter of the equations, ``released`` what the
+#: authors' code did, ``digits`` the embedded demonstration.
+PRESETS: dict[str, Recipe] = {
+    "paper-office31": _PAPER,
+    "paper-office-home": replace(_PAPER, adversary=MDD(margin=2.0)),
+    "paper-visda": replace(_PAPER, adversary=MDD(margin=2.0)),
+    "released": replace(
+        _PAPER,
+        adversary=MDD(ramp=100.0),
+        saf=SAF(
+            ramp=50.0,
+            pairing="reversed",
+            rectified=True,
+            labels="hard",
+            label_scale=2.0,
+            self_training=0.1,
+            self_training_rise=0.4,
+        ),
+    ),
+    "digits": Recipe(
+        steps=1000,
+        batch=64,
+        checkpoint_every=250,
+        network=Network(bottleneck_width=256, classifier_width=256),
+        optimiser=Optimiser(lr=0.02, decay=10.0, backbone_factor=1.0),
+        saf=SAF(width=96),
+    ),
+}

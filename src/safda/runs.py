@@ -1,0 +1,253 @@
+"""The run folder: everything a run was, is and gave, written so that a kill at any moment loses nothing.
+
+::
+
+    run/
+      recipe.toml         the experiment
+      data.json           where the domains came from, their digests, shape of an input, class names
+      environment.json    versions, device, threads, git state
+      metrics.jsonl       one line of JSON every few steps
+      checkpoints/        step-00000500/: model, momentum, step
+      model.safetensors   the result, once the run has finished
+
+Files appear whole or not at all: they are written beside their place, flushed, and renamed. Weights are
+safetensors and the rest is text, so loading never runs code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as serialise
+from torch import Tensor
+
+from safda.errors import SafdaError
+from safda.recipe import Recipe
+
+_KEPT_CHECKPOINTS = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a run after ``step`` steps. There is no generator to save: draws are functions of the step."""
+
+    step: int
+    model: dict[str, Tensor]
+    momentum: dict[str, Tensor]
+    scaler: dict[str, Any]
+
+
+class RunFolder:
+    """A run on disk. Make one with :meth:`create`, or :meth:`open` one that is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: str | Path, recipe: Recipe, data: Mapping[str, Any]) -> RunFolder:
+        """Begin a run in a new or empty folder."""
+        run = cls(Path(path))
+        if (run.path / "recipe.toml").exists():
+            raise SafdaError(f"{path}: already holds a run; 'safda resume {path}' goes on with it, or choose another -o")
+        if run.path.is_dir() and any(run.path.iterdir()):
+            raise SafdaError(f"{path}: is not empty; choose a new folder for the run")
+        with _disk(run.path):
+            (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            write_json(run.path / "data.json", dict(data))
+            write_json(run.path / "environment.json", environment())
+            write_text(run.path / "metrics.jsonl", "")
+            write_text(run.path / "recipe.toml", recipe.to_toml())  # last: it makes the folder a run
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Open a run that is there."""
+        run = cls(Path(path))
+        if not (run.path / "recipe.toml").is_file():
+            raise SafdaError(f"{path}: is not a run folder (it has no recipe.toml)")
+        return run
+
+    @property
+    def recipe(self) -> Recipe:
+        """The experiment."""
+        file = self.path / "recipe.toml"
+        return Recipe.from_toml(file.read_text(encoding="utf-8"), str(file))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Where the data came from, and what they look like."""
+        return read_json(self.path / "data.json")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the final model is there."""
+        return (self.path / "model.safetensors").is_file()
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Append one line of metrics."""
+        with _disk(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Give all metrics so far; a line that a kill cut short is left out."""
+        lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def forget_metrics_after(self, step: int) -> None:
+        """Drop what was logged after a checkpoint, since the steps after it will be made again."""
+        kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
+        write_text(self.path / "metrics.jsonl", "".join(kept))
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint whole, then let the oldest go."""
+        final = self._checkpoint_path(checkpoint.step)
+        draft = final.with_name(f".{final.name}")
+        with _disk(self.path):
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(parents=True)
+            write_bytes(draft / "model.safetensors", serialise(checkpoint.model))
+            write_bytes(draft / "momentum.safetensors", serialise(checkpoint.momentum))
+            write_json(draft / "state.json", {"step": checkpoint.step, "scaler": checkpoint.scaler})
+            shutil.rmtree(final, ignore_errors=True)
+            draft.rename(final)
+            _flush_folder(final.parent)
+        for old in self._checkpoints()[:-_KEPT_CHECKPOINTS]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def last_checkpoint(self) -> Checkpoint:
+        """Read the newest checkpoint."""
+        there = self._checkpoints()
+        if not there:
+            raise SafdaError(f"{self.path}: has no checkpoint to go on from; delete the folder and fit again")
+        state = read_json(there[-1] / "state.json")
+        return Checkpoint(
+            state["step"],
+            read_weights(there[-1] / "model.safetensors"),
+            read_weights(there[-1] / "momentum.safetensors"),
+            state["scaler"],
+        )
+
+    def save_model(self, weights: Mapping[str, Tensor]) -> None:
+        """Write the final model: this is what makes a run finished."""
+        with _disk(self.path):
+            write_bytes(self.path / "model.safetensors", serialise(dict(weights)))
+
+    def load_model(self) -> dict[str, Tensor]:
+        """Read the final model."""
+        if not self.finished:
+            raise SafdaError(f"{self.path}: has not finished; 'safda resume {self.path}' goes on with it")
+        return read_weights(self.path / "model.safetensors")
+
+    def require_room(self, size: int) -> None:
+        """Make sure, before any training, that all the checkpoints will fit."""
+        free = shutil.disk_usage(self.path).free
+        if free < size:
+            raise SafdaError(f"{self.path}: the run needs {size / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free")
+
+    def _checkpoint_path(self, step: int) -> Path:
+        return self.path / "checkpoints" / f"step-{step:08d}"
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self.path / "checkpoints").glob("step-*"))
+
+
+class _disk:
+    """Turn what the operating system says of a disk into one line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError):
+            raise SafdaError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically and durably."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    _flush_folder(path.parent)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a text file atomically and durably."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON atomically and durably."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SafdaError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return content
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read tensors; the format cannot hold code."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise SafdaError(f"{path}: is not a readable weights file: {error}") from None
+
+
+def _flush_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def environment() -> dict[str, Any]:
+    """Say what a run ran on."""
+    import torch
+
+    packages = ("safda", "torch", "torchvision", "timm", "accelerate", "numpy", "scikit-learn", "safetensors")
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "packages": {name: metadata.version(name) for name in packages},
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda,
+        "git": _git_state(),
+    }
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit and cleanliness of the tree that the run was started in, if it is one."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
