@@ -1,0 +1,37 @@
+"""safda: unsupervised domain adaptation with Shuffle Augmentation of Features.
+
+>>> import safda
+>>> safda.__all__
+['SAF', 'Adapted', 'Recipe', 'SafdaError', 'fit', 'preset', 'resume']
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from safda.adapted import Adapted, fit, resume
+    from safda.errors import SafdaError
+    from safda.recipe import Recipe, preset
+    from safda.saf import SAF
+
+__all__ = ["SAF", "Adapted", "Recipe", "SafdaError", "fit", "preset", "resume"]
+__version__ = "0.1.0"
+
+_HOME = {
+    "SAF": "safda.saf",
+    "Adapted": "safda.adapted",
+    "Recipe": "safda.recipe",
+    "SafdaError": "safda.errors",
+    "fit": "safda.adapted",
+    "preset": "safda.recipe",
+    "resume": "safda.adapted",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: torch is slow to load, and ``safda --help`` should not be."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'safda' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

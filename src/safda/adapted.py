@@ -1,0 +1,290 @@
+"""A trained classifier with its class names: predict, evaluate, save, load. And :func:`fit`, which makes one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from safda.data import Domain, load_domain
+from safda.errors import SafdaError
+from safda.model import AdaptationModel
+from safda.recipe import PRESETS, Recipe, load_recipe
+from safda.runs import RunFolder, write_bytes
+from safda.scoring import Evaluation, score
+from safda.training import Outcome, Watch, load_weights, train, weights_of
+
+_EVALUATION_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a classifier says of a domain.
+
+    Attributes:
+        ids: a name for each sample.
+        classes: all class names, in the order of the columns of ``probabilities``.
+        probabilities: n×K.
+        embedding: B's output, n×width.
+    """
+
+    ids: tuple[str, ...]
+    classes: tuple[str, ...]
+    probabilities: NDArray[np.float32]
+    embedding: NDArray[np.float32]
+
+    @property
+    def labels(self) -> list[str]:
+        """The most probable class of each sample."""
+        return [self.classes[k] for k in self.probabilities.argmax(1)]
+
+    @property
+    def confidence(self) -> NDArray[np.float32]:
+        """Its probability."""
+        return self.probabilities.max(1)
+
+    def table(self, all_probabilities: bool = False) -> dict[str, list[Any]]:
+        """Give columns: id, class, confidence and, on request, one column a class."""
+        columns: dict[str, list[Any]] = {
+            "id": list(self.ids),
+            "class": self.labels,
+            "confidence": self.confidence.tolist(),
+        }
+        if all_probabilities:
+            columns.update({f"p({c})": p.tolist() for c, p in zip(self.classes, self.probabilities.T, strict=True)})
+        return columns
+
+    def write(self, path: str | Path, all_probabilities: bool = False) -> None:
+        """Write ``.csv``, ``.jsonl`` or ``.parquet``, whole or not at all."""
+        path = Path(path)
+        writers = {".csv": _csv, ".jsonl": _json_lines, ".parquet": _parquet}
+        if path.suffix not in writers:
+            raise SafdaError(f"{path}: predictions are written as {', '.join(writers)}; choose one of these endings")
+        content = writers[path.suffix](self.table(all_probabilities))
+        try:
+            write_bytes(path, content)
+        except OSError as error:
+            raise SafdaError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _csv(columns: dict[str, list[Any]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue().encode()
+
+
+def _json_lines(columns: dict[str, list[Any]]) -> bytes:
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def _parquet(columns: dict[str, list[Any]]) -> bytes:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise SafdaError("writing .parquet needs pyarrow: pip install 'safda[parquet]'") from None
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), sink)
+    return sink.getvalue()
+
+
+class Adapted:
+    """A classifier that training has adapted to a target.
+
+    Example:
+        >>> import numpy, safda
+        >>> rng = numpy.random.default_rng(0)
+        >>> y = rng.integers(0, 3, 90)
+        >>> X, shifted = (numpy.eye(3)[y] * 3 + rng.normal(size=(90, 3)) + shift for shift in (0, 0.5))
+        >>> adapted = safda.fit((X, y), shifted, steps=50, batch=16, **{"network.bottleneck_width": 32})
+        >>> len(adapted.predict(shifted).labels), adapted.evaluate((shifted, y)).accuracy > 0.8
+        (90, True)
+    """
+
+    def __init__(self, model: AdaptationModel, classes: tuple[str, ...], data: dict[str, Any]) -> None:
+        self.model, self.classes, self._data = model.eval(), classes, data
+
+    @property
+    def recipe(self) -> Recipe:
+        """The experiment that made it."""
+        return self.model.recipe
+
+    @torch.inference_mode()
+    def predict(self, data: Any) -> Predictions:
+        """Predict the class of every sample of a domain: a name, a path or an array."""
+        domain = load_domain(data)
+        check_shape(domain, tuple(self._data["input_shape"]))
+        device = next(self.model.parameters()).device
+        parts = [self.model.predict(rows.to(device)) for rows in domain.inputs.split(_EVALUATION_BATCH)]
+        logits, embedding = (torch.cat(part).float().cpu() for part in zip(*parts, strict=True))
+        ids = domain.ids or tuple(str(row) for row in range(len(domain)))
+        return Predictions(ids, self.classes, logits.softmax(1).numpy(), embedding.numpy())
+
+    def evaluate(self, data: Any) -> Evaluation:
+        """Compare predictions with the labels of a domain. On a target, this is an oracle's number."""
+        domain = load_domain(data)
+        labels, names = domain.labelled("evaluate")
+        used = [names[k] for k in torch.unique(labels).tolist()]
+        unknown = [name for name in used if name not in self.classes]
+        if unknown:
+            raise SafdaError(
+                f"{domain.name}: class {unknown[0]!r} was not in the source, whose classes are {_some(self.classes)}"
+            )
+        number = torch.tensor([self.classes.index(name) if name in self.classes else -1 for name in names])
+        return score(self.predict(domain).probabilities, number[labels].numpy(), self.classes)
+
+    def save(self, path: str | Path) -> None:
+        """Write a folder that :meth:`load` reads, and every command that takes a run."""
+        run = RunFolder.create(path, self.recipe, self._data)
+        run.save_model(weights_of(self.model))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Adapted:
+        """Read a finished run, or a folder that :meth:`save` wrote. No code is run from it."""
+        run = RunFolder.open(path)
+        weights = run.load_model()
+        model, classes = _empty_model(run)
+        load_weights(model, weights, str(path))
+        return cls(model, classes, run.data)
+
+
+def fit(
+    source: Any,
+    target: Any,
+    *,
+    out: str | Path | None = None,
+    recipe: Recipe | str | Path | None = None,
+    watch: Watch | None = None,
+    cpu: bool = False,
+    trackers: tuple[str, ...] = (),
+    **overrides: Any,
+) -> Adapted:
+    """Adapt a classifier from a labelled source to an unlabelled target.
+
+    Args:
+        source: a domain with labels: a name, a path, or a pair (features, labels).
+        target: a domain; labels it may have are dropped at the door.
+        out: a new run folder; None keeps everything in memory.
+        recipe: a recipe, a preset's name or a TOML file; by default ``digits`` for the embedded digits and
+            :class:`Recipe`'s own defaults for anything else.
+        watch: called after every step.
+        cpu: stay on the CPU even where there is a GPU.
+        trackers: experiment trackers that accelerate knows, such as ``"tensorboard"``.
+        overrides: knobs by their path, as in ``steps=500`` or ``**{"adversary.name": "cdan"}``.
+    """
+    source, target = load_domain(source, "source"), load_domain(target, "target")
+    if not isinstance(recipe, Recipe):
+        recipe = default_recipe(source) if recipe is None else load_recipe(recipe)
+    adapted, outcome = start(source, target, recipe.override(overrides), out, watch, cpu, trackers)
+    if outcome.stopped_by:
+        where = f"; safda.resume({str(out)!r}) goes on with it" if out else ""
+        raise SafdaError(f"stopped by {outcome.stopped_by.name} after step {outcome.step}{where}")
+    return adapted
+
+
+def default_recipe(source: Domain) -> Recipe:
+    """Give the recipe for a source that comes without one."""
+    return PRESETS["digits"] if source.name.startswith("digits-") else Recipe()
+
+
+def start(
+    source: Domain,
+    target: Domain,
+    recipe: Recipe,
+    out: str | Path | None,
+    watch: Watch | None,
+    cpu: bool,
+    trackers: tuple[str, ...],
+) -> tuple[Adapted, Outcome]:
+    """Begin a run: check the domains, make the folder and the model, train."""
+    _, classes = source.labelled("a training source")
+    if len(classes) < 2:
+        raise SafdaError(f"{source.name}: has one class only ({classes[0]!r}); a classifier needs two or more")
+    shape = tuple(source.inputs.shape[1:])
+    check_shape(target, shape)
+    target = target.unlabelled()
+    data = {
+        "source": _origin(source),
+        "target": _origin(target),
+        "input_shape": list(shape),
+        "classes": list(classes),
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        model = AdaptationModel(recipe, torch.zeros(shape), len(classes))
+    run = _create_once(out, recipe, data)
+    outcome = train(model, source, target, run=run, watch=watch, cpu=cpu, trackers=trackers)
+    return Adapted(model, classes, data), outcome
+
+
+def resume(
+    path: str | Path, *, watch: Watch | None = None, cpu: bool = False, trackers: tuple[str, ...] = ()
+) -> tuple[Adapted, Outcome]:
+    """Go on with a run that was stopped, from its last checkpoint, on the same data."""
+    run = RunFolder.open(path)
+    if run.finished:
+        return Adapted.load(path), Outcome(run.recipe.steps, None)
+    data = run.data
+    domains = []
+    for role in ("source", "target"):
+        domain = load_domain(data[role]["name"], role)
+        domain = domain if role == "source" else domain.unlabelled()
+        if domain.fingerprint() != data[role]["digest"]:
+            raise SafdaError(f"{domain.name}: has changed since the run in {path} began; a resumed run needs the same data")
+        domains.append(domain)
+    model, classes = _empty_model(run)
+    outcome = train(model, *domains, run=run, watch=watch, cpu=cpu, trackers=trackers, resume=True)
+    return Adapted(model, classes, data), outcome
+
+
+def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
+    """Make sure that a domain's inputs look like those of training."""
+    there = tuple(domain.inputs.shape[1:])
+    if there != shape:
+        raise SafdaError(f"{domain.name}: its samples are of shape {there}, the source's of shape {shape}")
+
+
+def _create_once(out: str | Path | None, recipe: Recipe, data: dict[str, Any]) -> RunFolder | None:
+    """Make the run folder in the first process; the others find it there."""
+    from accelerate import PartialState
+
+    if out is None:
+        return None
+    processes = PartialState()
+    if processes.is_main_process:
+        RunFolder.create(out, recipe, data)
+    processes.wait_for_everyone()
+    return RunFolder.open(out)
+
+
+def _empty_model(run: RunFolder) -> tuple[AdaptationModel, tuple[str, ...]]:
+    """Make the network of a run; its weights come from the folder, so none are downloaded."""
+    data, recipe = run.data, run.recipe
+    classes = tuple(data["classes"])
+    offline = replace(recipe, network=replace(recipe.network, pretrained=False))
+    model = AdaptationModel(offline, torch.zeros(tuple(data["input_shape"])), len(classes))
+    model.recipe = recipe
+    return model, classes
+
+
+def _origin(domain: Domain) -> dict[str, Any]:
+    path = Path(domain.name)
+    name = str(path.resolve()) if path.suffix and path.exists() else domain.name
+    return {"name": name, "samples": len(domain), "digest": domain.fingerprint()}
+
+
+def _some(names: tuple[str, ...], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
+
+
+__all__ = ["Adapted", "Predictions", "default_recipe", "fit", "resume", "start"]

@@ -1,0 +1,317 @@
+"""The one training loop.
+
+A step is a pure function of the weights, the momentum and the step's number: which samples it takes, which pairs
+meet and what dropout drops are all drawn from a seed made of (recipe.seed, step, process). So there is no state
+but the weights and the momentum, and a resumed run equals the one that was never stopped.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import Tensor, nn
+
+from safda.data import Domain, Stream, mixed_seed
+from safda.errors import SafdaError
+from safda.model import AdaptationModel, StepOutput
+from safda.networks import synchronise_batch_norm
+from safda.recipe import Recipe
+from safda.runs import Checkpoint, RunFolder
+from safda.schedules import decay, ramp
+
+
+class Watch(Protocol):
+    """Whoever looks on: called after every step, with metrics every ``log_every`` steps."""
+
+    def __call__(self, step: int, metrics: Mapping[str, float] | None) -> None:
+        """See one step done."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How training ended: after ``step`` steps, stopped by a signal or not."""
+
+    step: int
+    stopped_by: signal.Signals | None
+
+
+def train(
+    model: AdaptationModel,
+    source: Domain,
+    target: Domain,
+    *,
+    run: RunFolder | None = None,
+    watch: Watch | None = None,
+    cpu: bool = False,
+    trackers: tuple[str, ...] = (),
+    resume: bool = False,
+) -> Outcome:
+    """Train ``model`` in place, as its recipe says.
+
+    Args:
+        model: a fresh model; with ``resume`` its weights come from the run's last checkpoint.
+        source: a labelled domain.
+        target: an unlabelled one.
+        run: where checkpoints and metrics go; None trains in memory only.
+        watch: who looks on.
+        cpu: stay on the CPU even where there is a GPU.
+        trackers: experiment trackers that accelerate knows, such as ``"tensorboard"``.
+        resume: go on from the run's last checkpoint.
+    """
+    recipe = model.recipe
+    accelerator = _accelerator(recipe, cpu, trackers, run.path if run else None)
+    labels, _ = source.labelled("a training source")
+    share = _share(recipe.batch, accelerator)
+    streams = [Stream(len(domain), recipe.batch, recipe.seed, i) for i, domain in enumerate((source, target))]
+
+    if accelerator.num_processes > 1:
+        synchronise_batch_norm(model, accelerator.device)
+    model.to(accelerator.device)
+    optimiser = _optimiser(model, recipe)
+    start = _restore(run, model, optimiser, accelerator) if run and resume else 0
+    wrapped, prepared = accelerator.prepare(model, optimiser)
+    wrapped.train()
+    if run and not resume:
+        _save(run, 0, model, optimiser, accelerator)  # proves that the folder takes it, before any work is done
+
+    with _own_randomness(accelerator.device), _stop_signals() as stop:
+        for step in range(start, recipe.steps):
+            progress = step / recipe.steps
+            torch.manual_seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS))
+            rows_source, rows_target = (stream.rows(step)[share] for stream in streams)
+            output = wrapped(
+                source.batch(rows_source).to(accelerator.device),
+                labels[rows_source].to(accelerator.device),
+                target.batch(rows_target).to(accelerator.device),
+                progress,
+            )
+            total = output.total
+            if not torch.isfinite(total):
+                raise _not_finite(output, step, run)
+            lr = _set_learning_rate(optimiser, recipe, progress)
+            prepared.zero_grad()
+            accelerator.backward(total)
+            prepared.step()
+
+            done = step + 1
+            metrics = None
+            if done % recipe.log_every == 0 or done == recipe.steps:
+                metrics = _metrics(output, total, lr, progress, recipe, accelerator)
+                if run and accelerator.is_main_process:
+                    run.log({"step": done, **metrics})
+                if trackers:
+                    accelerator.log(metrics, step=done)
+            if watch and accelerator.is_main_process:
+                watch(done, metrics)
+            stopping = _anyone(stop.received is not None, accelerator)
+            if run and (stopping or done % recipe.checkpoint_every == 0 or done == recipe.steps):
+                _save(run, done, model, optimiser, accelerator)
+            if stopping and done < recipe.steps:
+                return Outcome(done, stop.received or signal.SIGTERM)
+
+    model.eval()
+    if run and accelerator.is_main_process:
+        run.save_model(weights_of(model))
+    if trackers:
+        accelerator.end_training()
+    accelerator.wait_for_everyone()
+    return Outcome(recipe.steps, None)
+
+
+_STEP_DRAWS = 0x5AFDA  # keeps the seeds of steps apart from those of epochs
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Give all weights, on the CPU, as they are written to disk."""
+    return {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+
+
+# ------------------------------------------------------------------------------------------------- processes
+
+
+def _accelerator(recipe: Recipe, cpu: bool, trackers: tuple[str, ...], folder: Path | None) -> Accelerator:
+    AcceleratorState._reset_state()  # accelerate allows one precision per process otherwise
+    try:
+        accelerator = Accelerator(
+            cpu=cpu, mixed_precision=recipe.precision, log_with=list(trackers) or None, project_dir=folder
+        )
+    except (ValueError, ImportError) as error:
+        raise SafdaError(f"accelerate refuses precision {recipe.precision!r} here: {error}") from None
+    missing = set(trackers) - {getattr(t, "value", t) for t in accelerator.log_with}
+    if missing:
+        raise SafdaError(f"tracker {sorted(missing)[0]!r} is not installed or not known to accelerate")
+    if trackers:
+        accelerator.init_trackers("safda")
+    return accelerator
+
+
+def _share(batch: int, accelerator: Accelerator) -> slice:
+    """This process's rows of the global batch."""
+    processes = accelerator.num_processes
+    if batch % processes:
+        raise SafdaError(f"batch = {batch} cannot be shared by {processes} processes; make it a multiple of {processes}")
+    size = batch // processes
+    return slice(accelerator.process_index * size, (accelerator.process_index + 1) * size)
+
+
+def _anyone(flag: bool, accelerator: Accelerator) -> bool:
+    """Whether any process says yes, so that all stop after the same step."""
+    if accelerator.num_processes == 1:
+        return flag
+    votes = accelerator.reduce(torch.tensor(float(flag), device=accelerator.device))
+    return bool(votes > 0)
+
+
+# ----------------------------------------------------------------------------------------------- one step
+
+
+def _optimiser(model: AdaptationModel, recipe: Recipe) -> torch.optim.SGD:
+    """SGD with Nesterov momentum; the backbone learns at its own share of the rate."""
+    knobs = recipe.optimiser
+    backbone = list(model.backbone.parameters())
+    known = {id(p) for p in backbone}
+    rest = [p for p in model.parameters() if id(p) not in known]
+    groups = [{"params": backbone, "factor": knobs.backbone_factor}, {"params": rest, "factor": 1.0}]
+    return torch.optim.SGD(
+        [group for group in groups if group["params"]],
+        lr=knobs.lr,
+        momentum=knobs.momentum,
+        nesterov=knobs.momentum > 0,
+        weight_decay=knobs.weight_decay,
+        fused=True,
+    )
+
+
+def _set_learning_rate(optimiser: torch.optim.SGD, recipe: Recipe, progress: float) -> float:
+    knobs = recipe.optimiser
+    lr = decay(progress, knobs.lr, knobs.decay, knobs.power)
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group["factor"]
+    return lr
+
+
+def _metrics(
+    output: StepOutput, total: Tensor, lr: float, progress: float, recipe: Recipe, accelerator: Accelerator
+) -> dict[str, float]:
+    """One line of metrics: this step's losses and health, as means over the processes."""
+    seen = {"loss": total, **{f"loss/{name}": loss for name, loss in output.losses.items()}}
+    seen.update({f"adversary/{name}": value for name, value in output.health.items()})
+    if output.eta is not None and len(output.eta):
+        seen["eta/mean"], seen["eta/spread"] = output.eta.mean(), output.eta.std(correction=0)
+    values = torch.stack([value.detach().float() for value in seen.values()])
+    if accelerator.num_processes > 1:
+        values = accelerator.reduce(values, reduction="mean")
+    metrics = dict(zip(seen, values.tolist(), strict=True))
+    metrics["lr"] = lr
+    metrics["adversary/weight"] = ramp(progress, recipe.adversary.weight, recipe.adversary.ramp)
+    if recipe.saf.enabled:
+        metrics["saf/weight"] = ramp(progress, recipe.saf.weight, recipe.saf.ramp)
+    return metrics
+
+
+def _not_finite(output: StepOutput, step: int, run: RunFolder | None) -> SafdaError:
+    culprits = [name for name, loss in output.losses.items() if not torch.isfinite(loss)]
+    kept = f"; the last good checkpoint is in {run.path}" if run else ""
+    return SafdaError(
+        f"the {' and '.join(culprits) or 'total'} loss is not finite at step {step + 1}{kept}; "
+        "try a smaller optimiser.lr"
+    )
+
+
+# -------------------------------------------------------------------------------------------- checkpoints
+
+
+def _save(
+    run: RunFolder, step: int, model: AdaptationModel, optimiser: torch.optim.SGD, accelerator: Accelerator
+) -> None:
+    if not accelerator.is_main_process:
+        return
+    weights = weights_of(model)
+    bad = [name for name, value in weights.items() if not torch.isfinite(value).all()]
+    if bad:
+        raise SafdaError(
+            f"the weights {bad[0]} are not finite after step {step}; the last good checkpoint is in {run.path}; "
+            "try a smaller optimiser.lr"
+        )
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    momentum = {
+        names[id(parameter)]: state["momentum_buffer"].detach().cpu().contiguous()
+        for parameter, state in optimiser.state.items()
+        if state.get("momentum_buffer") is not None
+    }
+    if step == 0:
+        size = sum(value.nbytes for value in weights.values())
+        run.require_room(_CHECKPOINTS_AT_ONCE * 2 * size + size)
+    scaler = accelerator.scaler.state_dict() if accelerator.scaler else {}
+    run.save_checkpoint(Checkpoint(step, weights, momentum, scaler))
+
+
+_CHECKPOINTS_AT_ONCE = 3  # two are kept, and a third is being written
+
+
+def _restore(run: RunFolder, model: AdaptationModel, optimiser: torch.optim.SGD, accelerator: Accelerator) -> int:
+    checkpoint = run.last_checkpoint()
+    load_weights(model, checkpoint.model, str(run.path))
+    parameters = dict(model.named_parameters())
+    for name, buffer in checkpoint.momentum.items():
+        optimiser.state[parameters[name]]["momentum_buffer"] = buffer.to(parameters[name].device)
+    if accelerator.scaler and checkpoint.scaler:
+        accelerator.scaler.load_state_dict(checkpoint.scaler)
+    if accelerator.is_main_process:
+        run.forget_metrics_after(checkpoint.step)
+    return checkpoint.step
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
+    """Load weights that must fit exactly, or say which do not."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise SafdaError(f"{where}: the weights do not fit the recipe: {' '.join(str(error).split())}") from None
+
+
+# ------------------------------------------------------------------------------------ randomness and signals
+
+
+@contextmanager
+def _own_randomness(device: torch.device) -> Iterator[None]:
+    """Leave the caller's generators as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
+class _Stop:
+    received: signal.Signals | None = None
+
+
+@contextmanager
+def _stop_signals() -> Iterator[_Stop]:
+    """Let SIGINT and SIGTERM end the run after the current step; a second one ends it at once."""
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before: dict[signal.Signals, Any] = {}
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        stop.received = signal.Signals(number)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        before[each] = signal.signal(each, receive)
+    try:
+        yield stop
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
