@@ -19,7 +19,7 @@ from safda.model import AdaptationModel
 from safda.recipe import PRESETS, Recipe, load_recipe
 from safda.runs import RunFolder, write_bytes
 from safda.scoring import Evaluation, score
-from safda.training import Outcome, Watch, load_weights, train, weights_of
+from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train, weights_of
 
 _EVALUATION_BATCH = 1024
 
@@ -48,7 +48,8 @@ class Predictions:
     @property
     def confidence(self) -> NDArray[np.float32]:
         """Its probability."""
-        return self.probabilities.max(1)
+        highest: NDArray[np.float32] = self.probabilities.max(1)
+        return highest
 
     def table(self, all_probabilities: bool = False) -> dict[str, list[Any]]:
         """Give columns: id, class, confidence and, on request, one column a class."""
@@ -125,7 +126,7 @@ class Adapted:
         domain = load_domain(data)
         check_shape(domain, tuple(self._data["input_shape"]))
         device = next(self.model.parameters()).device
-        parts = [self.model.predict(rows.to(device)) for rows in domain.inputs.split(_EVALUATION_BATCH)]
+        parts = [self.model.predict(rows.to(device)) for rows in torch.split(domain.inputs, _EVALUATION_BATCH)]
         logits, embedding = (torch.cat(part).float().cpu() for part in zip(*parts, strict=True))
         ids = domain.ids or tuple(str(row) for row in range(len(domain)))
         return Predictions(ids, self.classes, logits.softmax(1).numpy(), embedding.numpy())
@@ -145,7 +146,7 @@ class Adapted:
 
     def save(self, path: str | Path) -> None:
         """Write a folder that :meth:`load` reads, and every command that takes a run."""
-        run = RunFolder.create(path, self.recipe, self._data)
+        run = RunFolder.create(path, self.recipe, self._data, size_of(self.model))
         run.save_model(weights_of(self.model))
 
     @classmethod
@@ -222,8 +223,14 @@ def start(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         model = AdaptationModel(recipe, torch.zeros(shape), len(classes))
-    run = _create_once(out, recipe, data)
-    outcome = train(model, source, target, run=run, watch=watch, cpu=cpu, trackers=trackers)
+    accelerator = make_accelerator(recipe, cpu=cpu, trackers=trackers, folder=Path(out) if out else None)
+    run = None
+    if out is not None:
+        if accelerator.is_main_process:
+            RunFolder.create(out, recipe, data, size_of(model))
+        accelerator.wait_for_everyone()
+        run = RunFolder.open(out)
+    outcome = train(model, source, target, accelerator=accelerator, run=run, watch=watch)
     return Adapted(model, classes, data), outcome
 
 
@@ -240,10 +247,13 @@ def resume(
         domain = load_domain(data[role]["name"], role)
         domain = domain if role == "source" else domain.unlabelled()
         if domain.fingerprint() != data[role]["digest"]:
-            raise SafdaError(f"{domain.name}: has changed since the run in {path} began; a resumed run needs the same data")
+            raise SafdaError(
+                f"{domain.name}: has changed since the run in {path} began; a resumed run needs the same data"
+            )
         domains.append(domain)
     model, classes = _empty_model(run)
-    outcome = train(model, *domains, run=run, watch=watch, cpu=cpu, trackers=trackers, resume=True)
+    accelerator = make_accelerator(run.recipe, cpu=cpu, trackers=trackers, folder=run.path)
+    outcome = train(model, *domains, accelerator=accelerator, run=run, watch=watch, resume=True)
     return Adapted(model, classes, data), outcome
 
 
@@ -252,19 +262,6 @@ def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
     there = tuple(domain.inputs.shape[1:])
     if there != shape:
         raise SafdaError(f"{domain.name}: its samples are of shape {there}, the source's of shape {shape}")
-
-
-def _create_once(out: str | Path | None, recipe: Recipe, data: dict[str, Any]) -> RunFolder | None:
-    """Make the run folder in the first process; the others find it there."""
-    from accelerate import PartialState
-
-    if out is None:
-        return None
-    processes = PartialState()
-    if processes.is_main_process:
-        RunFolder.create(out, recipe, data)
-    processes.wait_for_everyone()
-    return RunFolder.open(out)
 
 
 def _empty_model(run: RunFolder) -> tuple[AdaptationModel, tuple[str, ...]]:

@@ -61,7 +61,7 @@ class AdaptationModel(nn.Module):
         site = Site(width, classes, new_classifier, new_bottleneck)
         self.adversary = ADVERSARIES[recipe.adversary.name](site, **recipe.adversary.own())
         mixed_dim = feature_dim if recipe.saf.mix_at == "features" else width
-        self.saf = SAF(mixed_dim, **recipe.saf.module()) if recipe.saf.enabled else None
+        self.saf = SAF(mixed_dim, classes=classes, **recipe.saf.module()) if recipe.saf.enabled else None
 
     def forward(self, source: Tensor, labels: Tensor, target: Tensor, progress: float) -> StepOutput:
         """Algorithm "SAF Training": ε_C, ε_D and ε_M of one step, from one pass of both domains together."""
@@ -90,9 +90,9 @@ class AdaptationModel(nn.Module):
         fed = slice(None) if saf.feed_source else slice(len(batch.labels), None)
         if saf.mix_at == "bottleneck":
             source, target = batch.split(batch.embedding)
-            return saf(target, self.classifier, source_features=source, logits=batch.logits[fed])
+            return saf.forward(target, self.classifier, source_features=source, logits=batch.logits[fed])
         source, target = batch.split(batch.features)
-        return saf(
+        return saf.forward(
             target,
             lambda features: self.classifier(self.bottleneck(features)),
             source_features=source,

@@ -75,7 +75,7 @@ class SmallCNN(nn.Sequential):
 
     def __init__(self, channels: int) -> None:
         layers: list[nn.Module] = []
-        for inputs, outputs in ((channels, 32), (32, 64), (64, 128)):
+        for inputs, outputs in ((channels, 16), (16, 32), (32, 64)):
             layers += [
                 nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
                 nn.BatchNorm2d(outputs),
@@ -83,6 +83,7 @@ class SmallCNN(nn.Sequential):
                 nn.MaxPool2d(2),
             ]
         super().__init__(*layers, nn.Flatten())
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on the CPU
 
 
 def make_backbone(name: str, sample: Tensor, pretrained: bool) -> tuple[nn.Module, int]:
@@ -108,11 +109,12 @@ def _timm_backbone(name: str, channels: int, pretrained: bool) -> nn.Module:
     if name not in timm.list_models() and name.split(".")[0] not in timm.list_models():
         raise SafdaError(f"network.backbone = {name!r} is neither small-cnn nor a model that timm knows")
     try:
-        return cast(nn.Module, timm.create_model(name, pretrained=pretrained, num_classes=0, in_chans=channels))
+        model: nn.Module = timm.create_model(name, pretrained=pretrained, num_classes=0, in_chans=channels)
+        return model
     except Exception as error:  # timm and its hub client raise many kinds
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SafdaError(
-            f"network.backbone = {name!r} could not be made ({first}); without a network, set network.pretrained = false"
+            f"network.backbone = {name!r} could not be made ({first}); offline, set network.pretrained = false"
         ) from error
 
 
@@ -123,16 +125,13 @@ def guard_torchvision() -> None:
     Declaring their schemas is enough for transforms, models and timm, none of which call them.
     """
     try:
-        import torchvision  # noqa: F401
+        import torchvision
     except RuntimeError:
-        library = torch.library.Library("torchvision", "DEF")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _GUARD.append(library)
+        for operator in ("nms", "qnms"):
+            torch.library.define(
+                f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            )
         import torchvision  # noqa: F401
-
-
-_GUARD: list[torch.library.Library] = []  # a Library takes its definitions back when it is collected
 
 
 class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -164,14 +163,14 @@ class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
         scale = (variance + self.eps).rsqrt()
         if self.affine:
             scale = scale * self.weight
-        normed = (rows - mean.view(shape)) * scale.view(shape)
+        normed: Tensor = (rows - mean.view(shape)) * scale.view(shape)
         return normed + self.bias.view(shape) if self.affine else normed
 
 
 def synchronise_batch_norm(module: nn.Module, device: torch.device) -> nn.Module:
     """Replace every batch norm by one that counts all processes' rows; names and weights stay."""
     if device.type == "cuda":
-        return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(module))
+        return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(module))  # type: ignore[no-untyped-call]
     for name, child in module.named_children():
         if isinstance(child, nn.modules.batchnorm._BatchNorm):
             synchronised = SynchronisedBatchNorm(

@@ -26,7 +26,7 @@ class Knob:
     """What is known of one knob: its help, its range, and (low, high, "linear" or "log") for a search."""
 
     help: str
-    low: float | None = None
+    low: float | None = None  # with high, or neither
     high: float | None = None
     choices: tuple[str, ...] = ()
     search: tuple[float, float, str] | None = None
@@ -69,7 +69,9 @@ class AdversaryKnobs:
     """Knobs that every method has: λ_D(t) = weight · tanh(ramp · t/T)."""
 
     name: ClassVar[str]
-    weight: float = knob(0.1, "final weight λ_D of what reaches F and B", low=0.0, high=100.0, search=(0.01, 1.0, "log"))
+    weight: float = knob(
+        0.1, "final weight λ_D of what reaches F and B", low=0.0, high=100.0, search=(0.01, 1.0, "log")
+    )
     ramp: float = knob(10.0, "how fast λ_D rises: tanh(ramp · t/T)", low=0.0, high=1e6)
 
     def own(self) -> dict[str, Any]:
@@ -141,6 +143,8 @@ class SAF:
     labels: str = knob("soft", "kind of pseudo-label", choices=("soft", "hard"))
     label_scale: float = knob(1.0, "factor on composite labels (released code: 2)", low=0.0, high=100.0)
     label_gradient: bool = knob(False, "let pseudo-labels pass a gradient back into C∘B")
+    align: bool = knob(False, "divide pseudo-labels by a running mean of the predictions (not in the paper)")
+    ascend: bool = knob(False, "η seeks the mix that teaches most (not in the paper)")
     keep: str = knob("all", "which samples are mixed, by entropy", choices=("all", "certain", "uncertain"))
     threshold: float = knob(0.5, "certain: entropy at most this fraction of ln K", low=0.0, high=1.0)
     feed_source: bool = knob(False, "mix source samples too")
@@ -183,7 +187,8 @@ class Recipe:
         for path, value in changes.items():
             section, _, key = path.rpartition(".")
             (nested.setdefault(section, {}) if section else nested)[key] = value
-        return _filled(self, nested, where)
+        filled: Recipe = _filled(self, nested, where)
+        return filled
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain nested dictionaries, as TOML has them."""
@@ -206,7 +211,8 @@ class Recipe:
         """Build a recipe from nested dictionaries; ``preset`` may name one to start from."""
         values = dict(values)
         start = values.pop("preset", None)
-        return _filled(Recipe() if start is None else preset(start), values, where)
+        filled: Recipe = _filled(Recipe() if start is None else preset(start), values, where)
+        return filled
 
     @staticmethod
     def from_toml(text: str, where: str = "recipe") -> Recipe:
@@ -296,11 +302,11 @@ def _checked(f: Field[Any], value: Any, where: str) -> Any:
         raise SafdaError(f"{where} = {value!r} must be {_KIND[kind]}")
     if about.choices and value not in about.choices:
         raise SafdaError(f"{where} = {value!r} is unknown{nearest(value, about.choices)}")
-    for bound, outside in ((about.low, lambda b: not value >= b), (about.high, lambda b: not value <= b)):
-        if bound is not None and outside(bound):
-            raise SafdaError(
-                f"{where} = {value!r} is out of range; the nearest allowed value is {kind(bound)!r}{_range_text(about)}"
-            )
+    if about.low is not None and about.high is not None and not about.low <= value <= about.high:
+        bound = kind(about.high if value > about.high else about.low)
+        raise SafdaError(
+            f"{where} = {value!r} is out of range; the nearest allowed value is {bound!r}{_range_text(about)}"
+        )
     return value
 
 
@@ -310,7 +316,7 @@ _KIND = {int: "a whole number", float: "a number", bool: "true or false", str: "
 def _range_text(about: Knob) -> str:
     if about.choices:
         return f" ({' | '.join(about.choices)})"
-    return f" ({about.low:g} to {about.high:g})" if about.low is not None and about.high is not None else ""
+    return f" ({about.low:,} to {about.high:,})" if about.low is not None else ""
 
 
 # --------------------------------------------------------------------------------------------------- presets
@@ -339,10 +345,10 @@ PRESETS: dict[str, Recipe] = {
     ),
     "digits": Recipe(
         steps=1000,
-        batch=64,
+        batch=32,
         checkpoint_every=250,
         network=Network(bottleneck_width=256, classifier_width=256),
         optimiser=Optimiser(lr=0.02, decay=10.0, backbone_factor=1.0),
-        saf=SAF(width=96),
+        saf=SAF(width=96, align=True, ascend=True),
     ),
 }

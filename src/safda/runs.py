@@ -37,6 +37,7 @@ from safda.errors import SafdaError
 from safda.recipe import Recipe
 
 _KEPT_CHECKPOINTS = 2
+_MODELS_ON_DISK = 2 * (_KEPT_CHECKPOINTS + 1) + 1  # weights and momentum, one more being written, and the result
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,35 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: str | Path, recipe: Recipe, data: Mapping[str, Any]) -> RunFolder:
-        """Begin a run in a new or empty folder."""
+    def create(cls, path: str | Path, recipe: Recipe, data: Mapping[str, Any], model_size: int) -> RunFolder:
+        """Begin a run in a new or empty folder, or leave nothing there.
+
+        Args:
+            path: the folder.
+            recipe: the experiment.
+            data: where the domains came from, and what they look like.
+            model_size: bytes of the weights, to make sure before any training that all of the run will fit.
+        """
         run = cls(Path(path))
         if (run.path / "recipe.toml").exists():
-            raise SafdaError(f"{path}: already holds a run; 'safda resume {path}' goes on with it, or choose another -o")
+            raise SafdaError(
+                f"{path}: already holds a run; 'safda resume {path}' goes on with it, or choose another -o"
+            )
         if run.path.is_dir() and any(run.path.iterdir()):
             raise SafdaError(f"{path}: is not empty; choose a new folder for the run")
-        with _disk(run.path):
-            (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            write_json(run.path / "data.json", dict(data))
-            write_json(run.path / "environment.json", environment())
-            write_text(run.path / "metrics.jsonl", "")
-            write_text(run.path / "recipe.toml", recipe.to_toml())  # last: it makes the folder a run
+        made = not run.path.exists()
+        try:
+            with _disk(run.path):
+                (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+                _require_room(run.path, model_size * _MODELS_ON_DISK)
+                write_json(run.path / "data.json", dict(data))
+                write_json(run.path / "environment.json", {"seed": recipe.seed, **environment()})
+                write_text(run.path / "metrics.jsonl", "")
+                write_text(run.path / "recipe.toml", recipe.to_toml())  # last: it makes the folder a run
+        except SafdaError:
+            if made:
+                shutil.rmtree(run.path, ignore_errors=True)
+            raise
         return run
 
     @classmethod
@@ -150,17 +167,17 @@ class RunFolder:
             raise SafdaError(f"{self.path}: has not finished; 'safda resume {self.path}' goes on with it")
         return read_weights(self.path / "model.safetensors")
 
-    def require_room(self, size: int) -> None:
-        """Make sure, before any training, that all the checkpoints will fit."""
-        free = shutil.disk_usage(self.path).free
-        if free < size:
-            raise SafdaError(f"{self.path}: the run needs {size / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free")
-
     def _checkpoint_path(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:08d}"
 
     def _checkpoints(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("step-*"))
+
+
+def _require_room(path: Path, size: int) -> None:
+    free = shutil.disk_usage(path).free
+    if free < size:
+        raise SafdaError(f"{path}: the run needs {size / 1e6:,.1f} MB and the disk has {free / 1e6:,.1f} MB free")
 
 
 class _disk:

@@ -14,12 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 Classify = Callable[[Tensor], Tensor]
+
+_PRIOR_RATE = 0.01  # the running mean of predictions looks back about a hundred steps
+_LEAST_PRIOR = 1e-4  # a class that is never predicted must not take every sample at once
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,11 @@ class SAF(nn.Module):
         label_scale: factor on the composite labels: 1 in the paper, 2 in the released code.
         label_gradient: whether the pseudo-labels ŷ pass a gradient back into C∘B. η gets its gradient through
             both features and labels in any case.
+        align: divide pseudo-labels by a running mean of all predictions and normalise again, so that no class
+            grows only because it was frequent already. Needs ``classes``. Not in the paper.
+        ascend: M climbs L_M instead of descending it: η seeks the mix that teaches most. Not in the paper, where
+            the loss always falls by picking one of the pair (a pure label has less entropy), so η runs to 0 or 1.
+        classes: number of classes K, for ``align``.
         keep: ``"all"`` samples, only ``"certain"`` or only ``"uncertain"`` ones.
         threshold: a sample is certain if the entropy of its prediction is at most this fraction of ln K.
         feed_source: mix source samples too, by their predictions like the target's.
@@ -92,6 +102,9 @@ class SAF(nn.Module):
         labels: str = "soft",
         label_scale: float = 1.0,
         label_gradient: bool = False,
+        align: bool = False,
+        ascend: bool = False,
+        classes: int | None = None,
         keep: str = "all",
         threshold: float = 0.5,
         feed_source: bool = False,
@@ -107,9 +120,14 @@ class SAF(nn.Module):
         if eta == "learned":
             self.bottlenecks = nn.ModuleList(nn.Linear(feature_dim, width) for _ in range(bottlenecks))
             self.estimator = nn.Linear(width, 1)
+        if align:
+            if classes is None:
+                raise ValueError("SAF(align=True) needs classes")
+            self.register_buffer("prior", torch.full((classes,), 1 / classes))
         self.eta, self.beta, self.constant, self.rectified = eta, beta, constant, rectified
         self.pairing, self.keep, self.threshold = pairing, keep, threshold
         self.labels, self.label_scale, self.label_gradient = labels, label_scale, label_gradient
+        self.align, self.ascend = align, ascend
         self.feed_source, self.mix_at, self.self_training = feed_source, mix_at, self_training
 
     def forward(
@@ -140,8 +158,8 @@ class SAF(nn.Module):
         if logits is None:
             logits = classify(features)
 
-        first, second = self._draw_pairs(logits)
-        eta = self._eta(features, first, second)
+        first, second = self.draw_pairs(logits)
+        eta = self.mixing_weight(features, first, second)
         pseudo = self._pseudo_labels(logits)
         labels = self.label_scale * _mix(eta, pseudo, first, second)
         if len(first) == 0:
@@ -153,7 +171,7 @@ class SAF(nn.Module):
         extra = self_training_loss(logits[-len(target_features) :]) if self.self_training else None
         return SAFOutput(loss, eta.squeeze(1), first, second, labels, mixed_logits, extra)
 
-    def _draw_pairs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def draw_pairs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """RandomDrawPair: row numbers of the samples that meet."""
         rows = torch.arange(len(logits), device=logits.device)
         if self.keep != "all":
@@ -165,7 +183,7 @@ class SAF(nn.Module):
         half = len(rows) // 2
         return rows[:half], rows[half : 2 * half]
 
-    def _eta(self, features: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    def mixing_weight(self, features: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """η = Sη(S₁(φ₁) + S₂(φ₂)), one column; or what an ablation puts in its place."""
         if self.eta == "constant":
             return features.new_full((len(first), 1), self.constant)
@@ -177,13 +195,29 @@ class SAF(nn.Module):
         else:
             reads = [(bottleneck, sides[i % 2]) for i, bottleneck in enumerate(self.bottlenecks)]
         score: Tensor = self.estimator(sum(F.relu(bottleneck(side)) for bottleneck, side in reads))
+        if self.ascend:
+            score = _Climb.apply(score)  # type: ignore[no-untyped-call]
         return torch.sigmoid(F.relu(score) if self.rectified else score)
 
     def _pseudo_labels(self, logits: Tensor) -> Tensor:
         """ŷ = C∘B(φ), as probabilities or one-hot."""
+        labels = (logits if self.label_gradient else logits.detach()).softmax(1)
+        if self.align:
+            labels = self._aligned(labels)
         if self.labels == "hard":
-            return F.one_hot(logits.argmax(1), logits.shape[1]).to(logits.dtype)
-        return (logits if self.label_gradient else logits.detach()).softmax(1)
+            return F.one_hot(labels.argmax(1), labels.shape[1]).to(labels.dtype)
+        return labels
+
+    def _aligned(self, labels: Tensor) -> Tensor:
+        prior = self.get_buffer("prior")
+        if self.training:
+            seen = labels.detach().mean(0)
+            if dist.is_available() and dist.is_initialized():
+                dist.all_reduce(seen)
+                seen = seen / dist.get_world_size()
+            prior.lerp_(seen.to(prior.dtype), _PRIOR_RATE)
+        labels = labels / prior.clamp_min(_LEAST_PRIOR)
+        return labels / labels.sum(1, keepdim=True)
 
 
 def cross_entropy_divergence(logits: Tensor, labels: Tensor) -> Tensor:
@@ -214,6 +248,18 @@ def relative_entropy(logits: Tensor) -> Tensor:
 def draw_order(rows: int, device: torch.device) -> Tensor:
     """The order in which rows are drawn, from torch's global generator (so a loop's seed decides it)."""
     return torch.randperm(rows, device=device)
+
+
+class _Climb(torch.autograd.Function):
+    """The identity forwards; backwards the sign turns, so that a descending optimiser climbs."""
+
+    @staticmethod
+    def forward(ctx: Any, score: Tensor) -> Tensor:
+        return score.view_as(score)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return -gradients[0]
 
 
 def _mix(eta: Tensor, rows: Tensor, first: Tensor, second: Tensor) -> Tensor:

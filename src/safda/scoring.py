@@ -39,7 +39,9 @@ class Evaluation:
         return asdict(self)
 
 
-def score(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.integer[Any]], classes: tuple[str, ...]) -> Evaluation:
+def score(
+    probabilities: NDArray[np.floating[Any]], labels: NDArray[np.integer[Any]], classes: tuple[str, ...]
+) -> Evaluation:
     """Compare probabilities (n×K) with class numbers.
 
     >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -70,5 +72,7 @@ def calibration_error(confidence: NDArray[np.floating[Any]], right: NDArray[np.b
     0.0
     """
     which = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [abs(right[which == b].mean() - confidence[which == b].mean()) * (which == b).mean() for b in np.unique(which)]
+    gaps = [
+        abs(right[which == b].mean() - confidence[which == b].mean()) * (which == b).mean() for b in np.unique(which)
+    ]
     return float(sum(gaps))

@@ -19,10 +19,12 @@ from typing import Any, Protocol
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import LoggerType
 from torch import Tensor, nn
 
 from safda.data import Domain, Stream, mixed_seed
-from safda.errors import SafdaError
+from safda.errors import SafdaError, nearest
 from safda.model import AdaptationModel, StepOutput
 from safda.networks import synchronise_batch_norm
 from safda.recipe import Recipe
@@ -50,10 +52,9 @@ def train(
     source: Domain,
     target: Domain,
     *,
+    accelerator: Accelerator | None = None,
     run: RunFolder | None = None,
     watch: Watch | None = None,
-    cpu: bool = False,
-    trackers: tuple[str, ...] = (),
     resume: bool = False,
 ) -> Outcome:
     """Train ``model`` in place, as its recipe says.
@@ -62,14 +63,13 @@ def train(
         model: a fresh model; with ``resume`` its weights come from the run's last checkpoint.
         source: a labelled domain.
         target: an unlabelled one.
+        accelerator: device, precision, processes and trackers, from :func:`make_accelerator`.
         run: where checkpoints and metrics go; None trains in memory only.
         watch: who looks on.
-        cpu: stay on the CPU even where there is a GPU.
-        trackers: experiment trackers that accelerate knows, such as ``"tensorboard"``.
         resume: go on from the run's last checkpoint.
     """
     recipe = model.recipe
-    accelerator = _accelerator(recipe, cpu, trackers, run.path if run else None)
+    accelerator = accelerator or make_accelerator(recipe)
     labels, _ = source.labelled("a training source")
     share = _share(recipe.batch, accelerator)
     streams = [Stream(len(domain), recipe.batch, recipe.seed, i) for i, domain in enumerate((source, target))]
@@ -81,6 +81,7 @@ def train(
     start = _restore(run, model, optimiser, accelerator) if run and resume else 0
     wrapped, prepared = accelerator.prepare(model, optimiser)
     wrapped.train()
+    accelerator.init_trackers("safda")
     if run and not resume:
         _save(run, 0, model, optimiser, accelerator)  # proves that the folder takes it, before any work is done
 
@@ -109,8 +110,7 @@ def train(
                 metrics = _metrics(output, total, lr, progress, recipe, accelerator)
                 if run and accelerator.is_main_process:
                     run.log({"step": done, **metrics})
-                if trackers:
-                    accelerator.log(metrics, step=done)
+                accelerator.log(metrics, step=done)
             if watch and accelerator.is_main_process:
                 watch(done, metrics)
             stopping = _anyone(stop.received is not None, accelerator)
@@ -122,8 +122,7 @@ def train(
     model.eval()
     if run and accelerator.is_main_process:
         run.save_model(weights_of(model))
-    if trackers:
-        accelerator.end_training()
+    accelerator.end_training()
     accelerator.wait_for_everyone()
     return Outcome(recipe.steps, None)
 
@@ -136,22 +135,37 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
 
 
+def size_of(model: nn.Module) -> int:
+    """Count the bytes of all weights."""
+    return sum(value.nbytes for value in model.state_dict().values())
+
+
 # ------------------------------------------------------------------------------------------------- processes
 
 
-def _accelerator(recipe: Recipe, cpu: bool, trackers: tuple[str, ...], folder: Path | None) -> Accelerator:
-    AcceleratorState._reset_state()  # accelerate allows one precision per process otherwise
-    try:
-        accelerator = Accelerator(
-            cpu=cpu, mixed_precision=recipe.precision, log_with=list(trackers) or None, project_dir=folder
-        )
-    except (ValueError, ImportError) as error:
-        raise SafdaError(f"accelerate refuses precision {recipe.precision!r} here: {error}") from None
-    missing = set(trackers) - {getattr(t, "value", t) for t in accelerator.log_with}
-    if missing:
-        raise SafdaError(f"tracker {sorted(missing)[0]!r} is not installed or not known to accelerate")
-    if trackers:
-        accelerator.init_trackers("safda")
+def make_accelerator(
+    recipe: Recipe, *, cpu: bool = False, trackers: tuple[str, ...] = (), folder: Path | None = None
+) -> Accelerator:
+    """Find the device, the processes and the trackers, or say what is not to be had here.
+
+    Args:
+        recipe: names the precision.
+        cpu: stay on the CPU even where there is a GPU.
+        trackers: experiment trackers that accelerate knows, such as ``"tensorboard"``.
+        folder: where trackers write.
+    """
+    known = [str(tracker.value) for tracker in LoggerType if tracker != LoggerType.ALL]
+    for name in trackers:
+        if name not in known:
+            raise SafdaError(f"no tracker {name!r}{nearest(name, known)}")
+    if not set(trackers) <= {str(getattr(t, "value", t)) for t in get_available_trackers()}:
+        raise SafdaError(f"the tracker {' or '.join(trackers)} is not installed; pip install it")
+    AcceleratorState._reset_state()  # accelerate allows one precision in a process's life otherwise
+    accelerator = Accelerator(
+        cpu=cpu, mixed_precision=recipe.precision, log_with=list(trackers) or None, project_dir=folder
+    )
+    if recipe.precision == "fp16" and accelerator.device.type == "cpu":
+        raise SafdaError("precision = 'fp16' needs a GPU; the CPU can do 'bf16' or 'no'")
     return accelerator
 
 
@@ -159,7 +173,9 @@ def _share(batch: int, accelerator: Accelerator) -> slice:
     """This process's rows of the global batch."""
     processes = accelerator.num_processes
     if batch % processes:
-        raise SafdaError(f"batch = {batch} cannot be shared by {processes} processes; make it a multiple of {processes}")
+        raise SafdaError(
+            f"batch = {batch} cannot be shared by {processes} processes; make it a multiple of {processes}"
+        )
     size = batch // processes
     return slice(accelerator.process_index * size, (accelerator.process_index + 1) * size)
 
@@ -249,14 +265,8 @@ def _save(
         for parameter, state in optimiser.state.items()
         if state.get("momentum_buffer") is not None
     }
-    if step == 0:
-        size = sum(value.nbytes for value in weights.values())
-        run.require_room(_CHECKPOINTS_AT_ONCE * 2 * size + size)
     scaler = accelerator.scaler.state_dict() if accelerator.scaler else {}
     run.save_checkpoint(Checkpoint(step, weights, momentum, scaler))
-
-
-_CHECKPOINTS_AT_ONCE = 3  # two are kept, and a third is being written
 
 
 def _restore(run: RunFolder, model: AdaptationModel, optimiser: torch.optim.SGD, accelerator: Accelerator) -> int:

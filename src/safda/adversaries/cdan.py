@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -50,10 +52,10 @@ class CDAN(Adversary):
 
     def _multilinear(self, embedding: Tensor, probability: Tensor) -> Tensor:
         if not self.projected:
-            return torch.einsum("ne,nk->nke", embedding, probability).flatten(1)
+            return (probability.unsqueeze(2) * embedding.unsqueeze(1)).flatten(1)
         left: Tensor = embedding @ self.get_buffer("project_embedding")
         right: Tensor = probability @ self.get_buffer("project_probability")
-        return left * right / left.shape[1] ** 0.5
+        return left * right / math.sqrt(left.shape[1])
 
     @staticmethod
     def _certainty(batch: JointBatch, probability: Tensor) -> Tensor:

@@ -56,6 +56,4 @@ def domain_confusion(batch: JointBatch, scores: Tensor, weights: Tensor | None =
     loss_source, loss_target = batch.split(losses)
     with torch.no_grad():
         accuracy = ((source > 0).float().mean() + (target < 0).float().mean()) / 2
-    return AdversaryOutput(
-        {"adversary": (loss_source.mean() + loss_target.mean()) / 2}, {"domain_accuracy": accuracy}
-    )
+    return AdversaryOutput({"adversary": (loss_source.mean() + loss_target.mean()) / 2}, {"domain_accuracy": accuracy})

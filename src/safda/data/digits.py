@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +55,7 @@ def _draw(digit: str, rng: np.random.Generator) -> np.ndarray:
         (centre, centre), digit, fill=255, font=font, anchor="mm", stroke_width=int(rng.integers(0, 3))
     )
     angle, shear = math.radians(rng.uniform(-15, 15)), rng.uniform(-0.25, 0.25)
-    width, height = rng.uniform(0.7, 1.15), rng.uniform(0.85, 1.15)
+    width, height = rng.uniform(0.75, 1.3), rng.uniform(0.85, 1.2)
     shift = rng.uniform(-4, 4, size=2)
     cos, sin = math.cos(angle), math.sin(angle)
     pose = np.array([[cos / width, (sin + shear) / width], [-sin / height, cos / height]])
@@ -68,9 +68,9 @@ def _draw(digit: str, rng: np.random.Generator) -> np.ndarray:
     return np.clip(noisy, 0, 1).astype(np.float32)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _font(file: str):  # type: ignore[no-untyped-def]  # Pillow ships no types for it everywhere
     import matplotlib
     from PIL import ImageFont
 
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / file), size=48)
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / file), size=60)

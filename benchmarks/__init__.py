@@ -1,0 +1,1 @@
+"""Measurements: speed as ratios within one run, and the studies behind figures in the docs."""

@@ -1,0 +1,301 @@
+"""The command line. Thin: it parses, calls and prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from safda import __version__
+from safda.errors import SafdaError, nearest
+from safda.recipe import ADVERSARIES, PRESETS, Knob, Recipe, load_recipe, walk
+
+if TYPE_CHECKING:
+    from safda.training import Outcome
+
+_FIT = "safda fit SOURCE TARGET -o RUN [--recipe R] [--adversary NAME] [--no-saf] [any knob of the recipe] [options]"
+_RECIPE = "safda recipe [PRESET] [any knob of the recipe]"
+_DOMAIN = "digits-rendered, digits-handwritten, or a .npz file with 'features' (n×d) and, for a source, 'labels'"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; give its exit code: 0 done, 1 an error told in one line, 2 usage, 128+n stopped by signal n."""
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        command = parser.commands[options.command]
+        flags = [flag for action in command._actions for flag in action.option_strings]
+        hint = nearest(unknown[0].split("=")[0], flags) if unknown[0].startswith("-") else ""
+        command.error(f"unknown argument {unknown[0]}{hint if 'mean' in hint else '; see --help'}")
+    try:
+        code: int = options.run(options)
+    except SafdaError as error:
+        if options.traceback:
+            traceback.print_exc()
+        print(f"safda: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("safda: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+# -------------------------------------------------------------------------------------------------- commands
+
+
+def _fit(options: argparse.Namespace) -> int:
+    from safda.adapted import default_recipe, start
+    from safda.data import load_domain
+
+    source, target = load_domain(options.source), load_domain(options.target)
+    recipe = load_recipe(options.recipe) if options.recipe else default_recipe(source)
+    recipe = recipe.override(_overrides(options), "command line")
+    with _view(f"{source.name} → {target.name}", recipe) as view:
+        _, outcome = start(source, target, recipe, options.out, view, options.cpu, tuple(options.track))
+    return _told(options.out, outcome)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from safda.adapted import resume
+    from safda.runs import RunFolder
+
+    recipe = RunFolder.open(options.out).recipe
+    with _view(f"resuming {options.out}", recipe) as view:
+        _, outcome = resume(options.out, watch=view, cpu=options.cpu, trackers=tuple(options.track))
+    return _told(options.out, outcome)
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from safda.adapted import Adapted
+
+    predictions = Adapted.load(options.model).predict(options.data)
+    predictions.write(options.out, options.probabilities)
+    summary = {"predictions": str(options.out), "samples": len(predictions.ids)}
+    _say(summary, f"{len(predictions.ids)} predictions in {options.out}")
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from safda.adapted import Adapted
+    from safda.view import evaluation_table
+
+    result = Adapted.load(options.model).evaluate(options.data).to_dict()
+    if options.json:
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        _console().print(evaluation_table(result))
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from safda.demo import demo
+
+    return demo(options.out, options.seeds, options.all, _console())
+
+
+def _recipe(options: argparse.Namespace) -> int:
+    print(load_recipe(options.name).override(_overrides(options), "command line").to_toml(), end="")
+    return 0
+
+
+def _told(run: Path, outcome: Outcome) -> int:
+    """Say how a run ended and what can be done next."""
+    if not _is_first_process():
+        return 0 if outcome.stopped_by is None else 128 + int(outcome.stopped_by)
+    if outcome.stopped_by is not None:
+        print(
+            f"safda: stopped by {outcome.stopped_by.name} after step {outcome.step}, all saved; "
+            f"go on with: safda resume {run}",
+            file=sys.stderr,
+        )
+        return 128 + int(outcome.stopped_by)
+    from safda.runs import RunFolder
+
+    last = RunFolder.open(run).metrics()[-1]
+    _say(
+        {"run": str(run), **last},
+        f"adapted in {outcome.step} steps, in {run}; next: safda predict {run} DATA -o predictions.csv",
+    )
+    return 0
+
+
+# --------------------------------------------------------------------------------------------------- output
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+def _view(title: str, recipe: Recipe) -> Any:
+    from safda.view import TrainingView
+
+    return TrainingView(title, recipe.steps, _console())
+
+
+def _say(machine: dict[str, Any], person: str) -> None:
+    """One sentence in a terminal, one line of JSON anywhere else."""
+    print(person if sys.stdout.isatty() else json.dumps(machine, ensure_ascii=False))
+
+
+def _is_first_process() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0  # set by torchrun
+
+
+# -------------------------------------------------------------------------------------------------- parsing
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that ends with one line, and knows its commands."""
+
+    commands: dict[str, _Parser]
+
+    def error(self, message: str) -> NoReturn:
+        print(f"safda: error: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="safda",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Adapt a classifier from labelled data (source) to unlabelled data from elsewhere (target).",
+        epilog="""examples:
+  safda demo                                              see it work, in about three minutes
+  safda fit digits-rendered digits-handwritten -o run     adapt, with the defaults
+  safda fit amazon.npz webcam.npz -o run --adversary cdan --steps 2000
+  safda predict run webcam.npz -o predictions.csv
+  safda evaluate run webcam.npz                           where there are labels to compare with
+
+'safda COMMAND --help' tells more of each.""",
+    )
+    parser.add_argument("--version", action="version", version=f"safda {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+
+    fit = _command(subparsers, "fit", _fit, "adapt a classifier; everything goes into a run folder", _FIT)
+    fit.add_argument("source", metavar="SOURCE", help=f"labelled: {_DOMAIN}")
+    fit.add_argument(
+        "target", metavar="TARGET", help="unlabelled, of the same kind; labels it may have are not looked at"
+    )
+    fit.add_argument("-o", "--out", type=Path, required=True, metavar="RUN", help="a new folder for the run")
+    fit.add_argument("--recipe", metavar="R", help=f"a TOML file (see 'safda recipe') or one of {', '.join(PRESETS)}")
+    _add_machine(fit)
+    _add_knobs(fit)
+
+    resume = _command(subparsers, "resume", _resume, "go on with a run that was stopped, exactly where it was")
+    resume.add_argument("out", type=Path, metavar="RUN", help="the folder of a run")
+    _add_machine(resume)
+
+    predict = _command(subparsers, "predict", _predict, "predict the class of every sample")
+    predict.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")
+    predict.add_argument("data", metavar="DATA", help=_DOMAIN)
+    predict.add_argument(
+        "-o", "--out", type=Path, required=True, metavar="FILE", help="a .csv, .jsonl or .parquet file"
+    )
+    predict.add_argument("--probabilities", action="store_true", help="also write the probability of every class")
+
+    evaluate = _command(subparsers, "evaluate", _evaluate, "compare predictions with labels (an oracle's number)")
+    evaluate.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")
+    evaluate.add_argument("data", metavar="LABELLED", help=_DOMAIN)
+    evaluate.add_argument("--json", action="store_true", help="print JSON")
+
+    demo = _command(subparsers, "demo", _demo, "source-only, MDD and MDD+SAF on embedded digits, with a picture")
+    demo.add_argument("-o", "--out", type=Path, default=Path("demo"), metavar="FOLDER", help="default: demo")
+    demo.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each method (default: 3)")
+    demo.add_argument("--all", action="store_true", help="also DANN and CDAN, with and without SAF")
+
+    recipe = _command(subparsers, "recipe", _recipe, "print a recipe as TOML, every knob with its help", _RECIPE)
+    recipe.add_argument("name", metavar="PRESET", nargs="?", default="paper-office31", help=", ".join(PRESETS))
+    _add_knobs(recipe)
+    parser.commands = subparsers.choices
+    return parser
+
+
+def _command(subparsers: Any, name: str, run: Any, help: str, usage: str | None = None) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = subparsers.add_parser(
+        name, help=help, description=f"{help[0].upper()}{help[1:]}.", allow_abbrev=False, usage=usage
+    )
+    command.set_defaults(run=run)
+    command.add_argument("--traceback", action="store_true", help="show where an error came from")
+    return command
+
+
+def _add_machine(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--cpu", action="store_true", help="stay on the CPU even where there is a GPU")
+    command.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also log to a tracker that accelerate knows, such as tensorboard",
+    )
+
+
+def _add_knobs(command: argparse.ArgumentParser) -> None:
+    """One option for each knob of the recipe, under its path there."""
+    groups: dict[str, Any] = {}
+    for path, (knob, default) in _knobs().items():
+        section = path.rpartition(".")[0]
+        if section not in groups:
+            title = f"recipe: {section}" if section else "recipe"
+            groups[section] = command.add_argument_group(title)
+            if section == "adversary":
+                groups[section].add_argument(
+                    "--adversary",
+                    "--adversary.name",
+                    dest="adversary.name",
+                    metavar="NAME",
+                    help=f"the method: {', '.join(ADVERSARIES)}; brings its own defaults",
+                )
+            if section == "saf":
+                groups[section].add_argument(
+                    "--no-saf", dest="saf.enabled", action="store_const", const="false", help="train without SAF"
+                )
+        choices = f" ({', '.join(knob.choices)})" if knob.choices else ""
+        groups[section].add_argument(
+            f"--{path.replace('_', '-')}",
+            dest=path,
+            metavar=type(default).__name__.upper(),
+            help=f"{knob.help}{choices}".replace("%", "%%"),
+        )
+
+
+def _knobs() -> dict[str, tuple[Knob, Any]]:
+    """All knobs of all methods, by path, with a default to tell their type."""
+    knobs = {path: (knob, value) for path, knob, value in walk(Recipe())}
+    for method in ADVERSARIES.values():
+        for path, knob, value in walk(method(), "adversary."):
+            knobs.setdefault(path, (knob, value))
+    return {path: knobs[path] for path in sorted(knobs, key=lambda p: p.rpartition(".")[0])}
+
+
+def _overrides(options: argparse.Namespace) -> dict[str, Any]:
+    """The knobs that were given on the command line, in their types."""
+    given = vars(options)
+    types = {path: type(default) for path, (_, default) in _knobs().items()}
+    chosen = {path: _value(given[path], kind) for path, kind in types.items() if given.get(path) is not None}
+    if given.get("adversary.name") is not None:
+        chosen["adversary.name"] = given["adversary.name"]
+    return chosen
+
+
+def _value(text: str, kind: type) -> Any:
+    """Read a value in a knob's type; what cannot be read is left for the recipe to refuse."""
+    try:
+        return {"true": True, "false": False}.get(text, text) if kind is bool else kind(text)
+    except ValueError:
+        return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Pictures: both domains before and after, and how η is spread."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from safda.adapted import Adapted
+from safda.data import Domain
+from safda.runs import write_bytes
+
+_SHOWN = 400  # samples of each domain in a t-SNE
+
+
+def adaptation_picture(before: Adapted, after: Adapted, source: Domain, target: Domain, path: Path) -> None:
+    """Draw t-SNE of B's output for both domains before and after adaptation, and η's histogram.
+
+    Crosses are source samples, coloured by their labels; dots are target samples, coloured by what the
+    classifier says of them: no target label is looked at.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(15, 5), width_ratios=(2, 2, 1.3), layout="constrained")
+    for axis, model, title in ((axes[0], before, "before: source only"), (axes[1], after, "after: adapted")):
+        _scatter(axis, model, source, target)
+        axis.set_title(title)
+    axes[2].hist(mixing_weights(after, target), bins=np.linspace(0, 1, 41), color="0.35")
+    axes[2].set(title="mixing weight η of target pairs", xlim=(0, 1), yticks=[])
+    figure.suptitle(f"{source.name} (×) and {target.name} (•, coloured by prediction)")
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    pyplot.close(figure)
+    write_bytes(path, content.getvalue())
+
+
+def _scatter(axis: Any, model: Adapted, source: Domain, target: Domain) -> None:
+    from sklearn.manifold import TSNE
+
+    chosen = [domain.inputs[_spread(len(domain))] for domain in (source, target)]
+    embeddings, predicted = [], []
+    for name, inputs in zip((source.name, target.name), chosen, strict=True):
+        predictions = model.predict(Domain(name, inputs))
+        embeddings.append(predictions.embedding)
+        predicted.append(predictions.probabilities.argmax(1))
+    points = TSNE(init="pca", perplexity=30, random_state=0).fit_transform(np.concatenate(embeddings))
+    labels, _ = source.labelled("a picture")
+    sources = len(embeddings[0])
+    colours = [labels[_spread(len(source))].numpy(), predicted[1]]
+    for part, colour, marker in ((points[:sources], colours[0], "x"), (points[sources:], colours[1], ".")):
+        axis.scatter(*part.T, c=colour, cmap="tab10", vmin=0, vmax=9, marker=marker, s=18, linewidths=0.7, alpha=0.8)
+    axis.set(xticks=[], yticks=[])
+
+
+def _spread(count: int) -> torch.Tensor:
+    """Row numbers spread evenly over a domain."""
+    return torch.linspace(0, count - 1, min(count, _SHOWN)).long()
+
+
+@torch.inference_mode()
+def mixing_weights(adapted: Adapted, domain: Domain) -> NDArray[np.float32]:
+    """Give η of one random pairing of a domain's samples; empty for a model without SAF."""
+    model = adapted.model
+    if model.saf is None:
+        return np.empty(0, dtype=np.float32)
+    features = model.backbone(domain.inputs)
+    if model.saf.mix_at == "bottleneck":
+        features = model.bottleneck(features)
+        logits = model.classifier(features)
+    else:
+        logits = model.classifier(model.bottleneck(features))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        first, second = model.saf.draw_pairs(logits)
+        weights: NDArray[np.float32] = model.saf.mixing_weight(features, first, second).squeeze(1).numpy()
+    return weights
