@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -134,6 +134,22 @@ def guard_torchvision() -> None:
         import torchvision  # noqa: F401
 
 
+class _SumOverProcesses(torch.autograd.Function):
+    """All processes' sum; its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone()
+        dist.all_reduce(total)
+        return total
+
+
 class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm over all processes, on any device; torch's own is for GPUs only."""
 
@@ -145,11 +161,9 @@ class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
         """Normalise by the statistics of every process's rows together."""
         if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
             return super().forward(rows)
-        from torch.distributed.nn.functional import all_reduce
-
         over = [d for d in range(rows.ndim) if d != 1]
         local = torch.cat([rows.sum(over), rows.square().sum(over), rows.new_tensor([rows.numel() / rows.shape[1]])])
-        total = all_reduce(local)  # type: ignore[no-untyped-call]
+        total = cast(Tensor, _SumOverProcesses.apply(local))  # type: ignore[no-untyped-call]
         count = total[-1].detach()
         mean, square = total[:-1].div(count).chunk(2)
         variance = square - mean.square()

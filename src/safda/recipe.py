@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -295,7 +295,7 @@ def _adversary(current: AdversaryKnobs, name: Any, where: str) -> AdversaryKnobs
 def _checked(f: Field[Any], value: Any, where: str) -> Any:
     """Give the value in the knob's own type, or say what is wrong and what would be right."""
     about: Knob = f.metadata["knob"]
-    kind = type(f.default) if f.default is not MISSING else str
+    kind: Any = type(f.default)
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
@@ -304,9 +304,7 @@ def _checked(f: Field[Any], value: Any, where: str) -> Any:
         raise SafdaError(f"{where} = {value!r} is unknown{nearest(value, about.choices)}")
     if about.low is not None and about.high is not None and not about.low <= value <= about.high:
         bound = kind(about.high if value > about.high else about.low)
-        raise SafdaError(
-            f"{where} = {value!r} is out of range; the nearest allowed value is {bound!r}{_range_text(about)}"
-        )
+        raise SafdaError(f"{where} = {value!r} is out of range{_range_text(about)}; the nearest right one is {bound!r}")
     return value
 
 

@@ -81,11 +81,10 @@ def train(
     start = _restore(run, model, optimiser, accelerator) if run and resume else 0
     wrapped, prepared = accelerator.prepare(model, optimiser)
     wrapped.train()
-    accelerator.init_trackers("safda")
     if run and not resume:
         _save(run, 0, model, optimiser, accelerator)  # proves that the folder takes it, before any work is done
 
-    with _own_randomness(accelerator.device), _stop_signals() as stop:
+    with _own_randomness(accelerator.device), _trackers(accelerator), _stop_signals() as stop:
         for step in range(start, recipe.steps):
             progress = step / recipe.steps
             torch.manual_seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS))
@@ -122,7 +121,6 @@ def train(
     model.eval()
     if run and accelerator.is_main_process:
         run.save_model(weights_of(model))
-    accelerator.end_training()
     accelerator.wait_for_everyone()
     return Outcome(recipe.steps, None)
 
@@ -167,6 +165,17 @@ def make_accelerator(
     if recipe.precision == "fp16" and accelerator.device.type == "cpu":
         raise SafdaError("precision = 'fp16' needs a GPU; the CPU can do 'bf16' or 'no'")
     return accelerator
+
+
+@contextmanager
+def _trackers(accelerator: Accelerator) -> Iterator[None]:
+    """Open and close the trackers; accelerate's own way to close them ends the process group too."""
+    accelerator.init_trackers("safda")
+    try:
+        yield
+    finally:
+        for tracker in accelerator.trackers:
+            tracker.finish()
 
 
 def _share(batch: int, accelerator: Accelerator) -> slice:

@@ -15,12 +15,14 @@ from safda.errors import SafdaError
 
 def from_npz(path: Path) -> Domain:
     """Read ``features`` (n×d) and, where present, ``labels``, ``classes`` and ``paths``. Nothing is unpickled."""
+    if not path.is_file():
+        raise SafdaError(f"{path}: no such file")
+    if not zipfile.is_zipfile(path):
+        raise SafdaError(f"{path}: is not a readable .npz file")
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in ("features", "labels", "classes", "paths") if key in archive}
             present = ", ".join(archive.files) or "nothing"
-    except FileNotFoundError:
-        raise SafdaError(f"{path}: no such file") from None
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         if "pickle" in str(error):
             raise SafdaError(f"{path}: holds Python objects, which are never loaded; save plain arrays") from None

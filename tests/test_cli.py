@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+import safda
+from safda.cli import main
+from safda.view import TrainingView
+from tests.conftest import TINY, blobs
+
+
+def run(capsys, *words):
+    try:
+        code = main([str(word) for word in words])
+    except SystemExit as exit_:
+        code = exit_.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def tiny(**more):
+    return [w for k, v in {**TINY, "steps": 30, **more}.items() for w in (f"--{k.replace('_', '-')}", str(v))]
+
+
+@pytest.fixture
+def fitted(files, tmp_path, capsys):
+    code, out, _ = run(capsys, "fit", *files, "-o", tmp_path / "run", *tiny())
+    assert code == 0
+    assert json.loads(out)["step"] == 30
+    return tmp_path / "run"
+
+
+def test_fit_predict_evaluate(fitted, files, tmp_path, capsys):
+    _, labels = blobs(1, 0.7)
+    tables = {}
+    for suffix in ("csv", "jsonl", "parquet"):
+        file = tmp_path / f"p.{suffix}"
+        code, out, _ = run(capsys, "predict", fitted, files[1], "-o", file, "--probabilities")
+        assert code == 0
+        assert json.loads(out)["samples"] == 60
+        if suffix == "csv":
+            tables[suffix] = list(csv.DictReader(file.open()))
+        elif suffix == "jsonl":
+            tables[suffix] = [json.loads(line) for line in file.read_text().splitlines()]
+        else:
+            import pyarrow.parquet
+
+            tables[suffix] = pyarrow.parquet.read_table(file).to_pylist()
+    assert tables["jsonl"] == tables["parquet"]
+    assert [{k: str(v) for k, v in row.items()} for row in tables["jsonl"]] == tables["csv"]
+    row = tables["jsonl"][0]
+    assert set(row) == {"id", "class", "confidence", "p(ant)", "p(bee)", "p(cat)"}
+    assert row["p(ant)"] + row["p(bee)"] + row["p(cat)"] == pytest.approx(1, abs=1e-5)
+    assert row["confidence"] == row[f"p({row['class']})"]
+
+    code, out, _ = run(capsys, "evaluate", fitted, files[1], "--json")
+    result = json.loads(out)
+    right = np.array(["ant", "bee", "cat"])[labels] == [r["class"] for r in tables["jsonl"]]
+    assert result["accuracy"] == pytest.approx(right.mean())
+    assert result["class_accuracy"]["bee"] == pytest.approx(right[labels == 1].mean())
+    assert np.sum(result["confusion"]) == 60
+    code, out, _ = run(capsys, "evaluate", fitted, files[1])
+    assert f"{right.mean():.1%}" in out
+
+
+def test_python_and_the_command_line_give_the_same(fitted, files):
+    adapted = safda.fit(*files, **{**TINY, "steps": 30})
+    np.testing.assert_array_equal(
+        adapted.predict(files[1]).probabilities, safda.Adapted.load(fitted).predict(files[1]).probabilities
+    )
+
+
+def test_save_and_load(files, tmp_path):
+    adapted = safda.fit(*files, **{**TINY, "steps": 5})
+    adapted.save(tmp_path / "model")
+    again = safda.Adapted.load(tmp_path / "model")
+    assert again.recipe == adapted.recipe
+    np.testing.assert_array_equal(again.predict(files[1]).probabilities, adapted.predict(files[1]).probabilities)
+
+
+def test_a_recipe_file_and_overrides_one_by_one(files, tmp_path, capsys):
+    code, text, _ = run(capsys, "recipe", "paper-office-home", *tiny())
+    (tmp_path / "r.toml").write_text(text)
+    words = ("--recipe", tmp_path / "r.toml", "--steps", 4, "--adversary", "cdan", "--no-saf")
+    code, _, err = run(capsys, "fit", *files, "-o", tmp_path / "run", *words)
+    assert code == 0, err
+    recipe = safda.Adapted.load(tmp_path / "run").recipe
+    assert (recipe.steps, recipe.adversary.name, recipe.saf.enabled, recipe.batch) == (4, "cdan", False, TINY["batch"])
+
+
+def test_classes_are_matched_by_name(fitted, files, tmp_path, capsys):
+    features, labels = blobs(1, 0.7)
+    order = np.array([2, 0, 1])
+    np.savez(tmp_path / "turned.npz", features=features, labels=order[labels], classes=np.array(["bee", "cat", "ant"]))
+    results = [json.loads(run(capsys, "evaluate", fitted, f, "--json")[1]) for f in (files[1], tmp_path / "turned.npz")]
+    assert results[0] == results[1]
+    np.savez(tmp_path / "other.npz", features=features, labels=labels, classes=np.array(["ant", "bee", "dog"]))
+    code, _, err = run(capsys, "evaluate", fitted, tmp_path / "other.npz")
+    assert code == 1
+    assert "class 'dog' was not in the source" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["fit", "SOURCE", "TARGET", "-o", "RUN", "--stesp", "3"], 2, "did you mean '--steps'"),
+        (["fit", "SOURCE", "TARGET", "-o", "RUN", "--steps", "x"], 1, "steps = 'x' must be a whole number"),
+        (["fit", "SOURCE", "TARGET", "-o", "RUN", "--steps", "0"], 1, "the nearest right one is 1"),
+        (["fit", "SOURCE", "TARGET", "-o", "RUN", "--adversary", "mda"], 1, "did you mean 'mdd'"),
+        (["fit", "SOURCE", "TARGET", "-o", "RUN", "--recipe", "digit"], 1, "did you mean 'digits'"),
+        (["fit", "SOURCE", "TARGET", "-o", "RUN", "--track", "tensorbord"], 1, "did you mean 'tensorboard'"),
+        (["fit", "SOURCE", "TARGET", "-o", "RUN", "--precision", "fp16", "--cpu"], 1, "needs a GPU"),
+        (["fit", "UNLABELLED", "TARGET", "-o", "RUN"], 1, "has no labels"),
+        (["fit", "SOURCE", "digits-handwritten", "-o", "RUN"], 1, "of shape (1, 16, 16), the source's of shape (6,)"),
+        (["fit", "SOURCE", "nowhere.npz", "-o", "RUN"], 1, "no such file"),
+        (["fit", "SOURCE"], 2, "required"),
+        (["predict", "nowhere", "TARGET", "-o", "p.csv"], 1, "is not a run folder"),
+        (["resume", "nowhere"], 1, "is not a run folder"),
+        (["demo", "--seeds", "0"], 1, "at least one"),
+        (["frobnicate"], 2, "invalid choice"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line_and_nothing_is_written(files, tmp_path, capsys, words, code, said):
+    features, _ = blobs(0, 0.0)
+    np.savez(tmp_path / "unlabelled.npz", features=features)
+    places = {
+        "SOURCE": files[0],
+        "TARGET": files[1],
+        "RUN": tmp_path / "run",
+        "UNLABELLED": tmp_path / "unlabelled.npz",
+    }
+    got, out, err = run(capsys, *(places.get(word, word) for word in words))
+    assert got == code
+    assert said in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_predictions_of_an_unknown_ending_are_refused(fitted, files, tmp_path, capsys):
+    code, _, err = run(capsys, "predict", fitted, files[1], "-o", tmp_path / "p.xls")
+    assert code == 1
+    assert ".csv, .jsonl, .parquet" in err
+
+
+def test_an_unfinished_run_says_how_to_finish(files, tmp_path, capsys):
+    def dies(step, metrics):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        safda.fit(*files, out=tmp_path / "run", watch=dies, **TINY)
+    code, _, err = run(capsys, "predict", tmp_path / "run", files[1], "-o", tmp_path / "p.csv")
+    assert code == 1
+    assert f"safda resume {tmp_path / 'run'}" in err
+
+
+def test_tensorboard_gets_the_metrics(files, tmp_path, capsys):
+    code, _, err = run(capsys, "fit", *files, "-o", tmp_path / "run", "--track", "tensorboard", *tiny(steps=3))
+    assert code == 0, err
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (events,) = (tmp_path / "run").rglob("events.out.tfevents.*")
+    accumulator = EventAccumulator(str(events.parent))
+    accumulator.Reload()
+    assert [event.step for event in accumulator.Scalars("loss/saf")] == [1, 2, 3]
+
+
+def test_help_teaches(capsys):
+    code, out, _ = run(capsys, "fit", "--help")
+    assert code == 0
+    for word in ("--adversary", "mdd, dann, cdan", "--saf.eta", "learned, beta, constant", "--recipe"):
+        assert word in out
+
+
+def test_the_live_view_shows_progress_losses_eta_and_health():
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with TrainingView("a → b", 10, console) as view:
+        view(3, {"loss": 1.5, "loss/saf": 0.25, "eta/mean": 0.4, "eta/spread": 0.1, "adversary/agrees_on_target": 0.75})
+    shown = console.file.getvalue()
+    for word in ("a → b", "3/10", "saf", "0.250", "mean", "0.400", "spread", "agrees on target", "0.750"):
+        assert word in shown
+
+
+def test_the_view_is_silent_where_there_is_no_terminal():
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with TrainingView("a → b", 10, console) as view:
+        view(3, {"loss": 1.5})
+    assert console.file.getvalue() == ""

@@ -1,0 +1,151 @@
+"""The whole network: the fast path through it equals the plain one, and gradients go where the paper sends them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from safda.model import AdaptationModel
+from safda.networks import Bottleneck, Dropout, SynchronisedBatchNorm, make_backbone, synchronise_batch_norm
+from safda.recipe import Recipe
+from safda.schedules import ramp
+
+DIM, CLASSES = 7, 3
+TINY = {"network.bottleneck_width": 8, "network.classifier_width": 9, "saf.width": 4, "network.dropout": 0.0}
+
+
+def make(**changes):
+    torch.manual_seed(0)
+    recipe = Recipe().override({**TINY, **changes})
+    model = AdaptationModel(recipe, torch.zeros(DIM), CLASSES).double()
+    source, target = torch.randn(6, DIM).double(), torch.randn(5, DIM).double() + 1
+    return model, source, torch.randint(0, CLASSES, (6,)), target
+
+
+def test_a_step_equals_the_papers_three_losses_computed_plainly():
+    model, source, labels, target = make()
+    torch.manual_seed(1)
+    output = model(source, labels, target, 0.3)
+
+    plain, *_ = make()
+    classify = nn.Sequential(plain.bottleneck, plain.classifier)
+    embedding = plain.bottleneck(torch.cat([source, target]))  # one pass of both, one set of batch statistics
+    logits = plain.classifier(embedding)
+    twin = plain.adversary.twin(embedding)
+    source_twin, target_twin = twin[:6], twin[6:].softmax(1)
+    pseudo = logits.argmax(1)
+    l_d = 4 * F.cross_entropy(source_twin, pseudo[:6]) - torch.log(1 - target_twin[torch.arange(5), pseudo[6:]]).mean()
+    torch.manual_seed(1)
+    mixed = plain.saf(target, classify, logits=logits[6:])
+    torch.testing.assert_close(output.losses["classification"], F.cross_entropy(logits[:6], labels))
+    torch.testing.assert_close(output.losses["adversary"], l_d)
+    torch.testing.assert_close(output.losses["saf"], ramp(0.3, 0.1, 5.0) * mixed.loss)
+    torch.testing.assert_close(output.eta, mixed.eta)
+    torch.testing.assert_close(output.total, sum(output.losses.values()))
+    torch.testing.assert_close(model.state_dict(), plain.state_dict())  # batch norm saw the same rows
+
+
+def gradient_of(model, loss):
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    found = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
+    return {name.split(".")[0] for name, g in zip(names, found, strict=True) if g is not None and g.abs().sum() > 0}
+
+
+def test_each_loss_reaches_the_parts_that_the_paper_names():
+    model, source, labels, target = make(**{"network.backbone": "small-cnn"})
+    model.backbone = nn.Linear(DIM, DIM).double()  # an F with weights
+    output = model(source, labels, target, 0.3)
+    assert gradient_of(model, output.losses["classification"]) == {"backbone", "bottleneck", "classifier"}
+    assert gradient_of(model, output.losses["adversary"]) == {"backbone", "bottleneck", "adversary"}
+    assert gradient_of(model, output.losses["saf"]) == {"backbone", "bottleneck", "classifier", "saf"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"saf.mix_at": "bottleneck"},
+        {"saf.eta": "beta"},
+        {"saf.eta": "constant"},
+        {"saf.bottlenecks": 1},
+        {"saf.bottlenecks": 4},
+        {"saf.feed_source": True},
+        {"saf.feed_source": True, "saf.mix_at": "bottleneck"},
+        {"saf.keep": "certain", "saf.threshold": 1.0},
+        {"saf.keep": "uncertain", "saf.threshold": 0.0},
+        {"saf.pairing": "reversed", "saf.rectified": True, "saf.labels": "hard", "saf.label_scale": 2.0},
+        {"saf.self_training": 0.1, "saf.self_training_rise": 0.4},
+    ],
+)
+@pytest.mark.parametrize("adversary", ["mdd", "dann", "cdan", "cdan+e", "none"])
+def test_every_ablation_goes_with_every_adversary(changes, adversary):
+    model, source, labels, target = make(**{"adversary.name": adversary}, **changes)
+    output = model(source, labels, target, 0.5)
+    output.total.backward()
+    assert torch.isfinite(output.total)
+    pairs = {"reversed": 5, "random": 11 // 2 if "saf.feed_source" in changes else 2}
+    assert len(output.eta) == pairs[changes.get("saf.pairing", "random")]
+    assert ("self_training" in output.losses) == ("saf.self_training" in changes)
+
+
+@pytest.mark.parametrize("targets", [1, 2, 3])
+def test_tiny_target_batches_are_defined(targets):
+    model, source, labels, target = make()
+    output = model(source, labels, target[:targets], 0.5)
+    output.total.backward()
+    assert torch.isfinite(output.total)
+    assert len(output.eta) == targets // 2
+
+
+def test_without_saf_there_is_none():
+    model, source, labels, target = make(**{"saf.enabled": False})
+    output = model(source, labels, target, 0.5)
+    assert model.saf is None
+    assert output.eta is None
+    assert set(output.losses) == {"classification", "adversary"}
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean():
+    torch.manual_seed(0)
+    for p in (0.5, 0.2):
+        rows = Dropout(p)(torch.ones(400, 1001))
+        assert (rows == 0).float().mean().item() == pytest.approx(p, abs=0.005)
+        assert rows.mean().item() == pytest.approx(1, abs=0.01)
+        assert rows.unique().tolist() == pytest.approx([0, 1 / (1 - p)])
+    untouched = torch.randn(3, 5)
+    assert Dropout(0.5).eval()(untouched) is untouched
+
+
+def test_dropout_leaves_entries_independent():
+    torch.manual_seed(0)
+    kept = (Dropout(0.5)(torch.ones(4000, 8)) > 0).double()
+    correlation = torch.corrcoef(kept.T) - torch.eye(8)
+    assert correlation.abs().max() < 0.07
+
+
+def test_a_bottleneck_takes_a_single_row_in_training():
+    bottleneck = Bottleneck(4, 6, 0.0)
+    row = torch.randn(1, 4)
+    trained, before = bottleneck(row), bottleneck.norm.running_mean.clone()
+    torch.testing.assert_close(trained, bottleneck.eval()(row))
+    torch.testing.assert_close(bottleneck.norm.running_mean, before)
+
+
+def test_a_synchronised_norm_in_one_process_is_the_plain_one():
+    plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3))
+    inputs = torch.randn(4, 1, 5, 5)
+    wanted = plain(inputs)
+    plain[1].reset_running_stats()
+    synchronised = synchronise_batch_norm(plain, torch.device("cpu"))
+    assert isinstance(synchronised[1], SynchronisedBatchNorm)
+    torch.testing.assert_close(synchronised(inputs), wanted)
+
+
+def test_a_timm_backbone_is_made_by_name_and_a_wrong_name_is_told():
+    from safda.errors import SafdaError
+
+    backbone, dim = make_backbone("resnet10t", torch.zeros(3, 32, 32), pretrained=False)
+    assert backbone(torch.zeros(2, 3, 32, 32)).shape == (2, dim)
+    with pytest.raises(SafdaError, match="'resnet10x'"):
+        make_backbone("resnet10x", torch.zeros(3, 32, 32), pretrained=False)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from safda.errors import SafdaError
+from safda.recipe import ADVERSARIES, PRESETS, Recipe, load_recipe, preset, walk
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_survives_the_way_through_toml(name):
+    assert Recipe.from_toml(preset(name).to_toml()) == preset(name)
+
+
+@pytest.mark.parametrize("name", ADVERSARIES)
+def test_every_method_survives_it(name):
+    recipe = Recipe().override({"adversary.name": name})
+    assert recipe.adversary == ADVERSARIES[name]()
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+
+
+@given(st.data())
+def test_any_value_in_range_is_taken_and_kept(data):
+    path, knob, value = data.draw(st.sampled_from([k for k in walk(Recipe()) if k[1].low is not None]))
+    kind = type(value)
+    low, high = kind(knob.low), kind(knob.high)
+    drawn = data.draw(st.integers(low, high) if kind is int else st.floats(low, high))
+    recipe = Recipe().override({path: drawn})
+    assert {p: v for p, _, v in walk(Recipe.from_toml(recipe.to_toml()))}[path] == drawn
+
+
+@given(st.data())
+def test_any_value_out_of_range_is_refused_with_the_nearest_right_one(data):
+    path, knob, value = data.draw(st.sampled_from([k for k in walk(Recipe()) if k[1].low is not None]))
+    kind = type(value)
+    above, below = kind(knob.high * 2 + 1), kind(knob.low - 1)
+    for drawn, bound in ((above, knob.high), (below, knob.low)):
+        with pytest.raises(SafdaError, match="out of range") as caught:
+            Recipe().override({path: drawn})
+        assert str(caught.value).endswith(repr(kind(bound)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stesp": 3}, ["unknown key 'stesp'", "did you mean 'steps'"]),
+        ({"saf.wieght": 0.1}, ["unknown key 'saf.wieght'", "did you mean 'weight'"]),
+        ({"adversary.name": "cdna"}, ["adversary.name", "did you mean 'cdan'"]),
+        ({"adversary.name": "dann", "adversary.margin": 2.0}, ["adversary.margin", "adversary is 'dann'"]),
+        ({"saf.eta": "constnat"}, ["saf.eta", "did you mean 'constant'"]),
+        ({"steps": 2.5}, ["steps", "a whole number"]),
+        ({"steps": True}, ["steps", "a whole number"]),
+        ({"saf.enabled": 1}, ["saf.enabled", "true or false"]),
+        ({"optimiser.lr": float("nan")}, ["optimiser.lr", "out of range"]),
+        ({"saf": 3}, ["'saf' is a section"]),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(changes, words):
+    with pytest.raises(SafdaError) as caught:
+        Recipe().override(changes)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_another_method_brings_its_own_defaults_and_the_same_one_keeps_what_was_set():
+    recipe = Recipe().override({"adversary.margin": 2.0})
+    assert recipe.override({"adversary.name": "mdd"}).adversary == recipe.adversary
+    assert recipe.override({"adversary.name": "dann"}).adversary.weight == 1.0
+    assert recipe.override({"adversary.name": "dann", "adversary.weight": 0.5}).adversary.weight == 0.5
+
+
+def test_a_file_may_start_from_a_preset(tmp_path):
+    file = tmp_path / "r.toml"
+    file.write_text('preset = "released"\nsteps = 7\n[saf]\nlabels = "soft"\n')
+    recipe = load_recipe(file)
+    assert recipe.steps == 7
+    assert recipe.saf == dataclasses.replace(preset("released").saf, labels="soft")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [("steps = ", "not valid TOML"), (b"\xff\xfe", "UTF-8"), (None, "cannot be read")]
+)
+def test_a_bad_file_is_named(tmp_path, content, words):
+    file = tmp_path / "bad.toml"
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SafdaError, match=words) as caught:
+        load_recipe(file)
+    assert "bad.toml" in str(caught.value)
+
+
+def test_an_unknown_preset_names_the_nearest():
+    with pytest.raises(SafdaError, match="did you mean 'paper-office31'"):
+        load_recipe("paper-office-31")
+
+
+def test_recipes_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Recipe().steps = 3
+
+
+def test_paper_presets_say_what_the_paper_says():
+    recipe = preset("paper-office31")
+    assert (recipe.steps, recipe.batch, recipe.optimiser.lr, recipe.optimiser.momentum) == (100_000, 32, 0.004, 0.9)
+    assert (recipe.adversary.weight, recipe.adversary.ramp, recipe.adversary.margin) == (0.1, 10.0, 4.0)
+    assert (recipe.saf.weight, recipe.saf.ramp, recipe.saf.width, recipe.saf.bottlenecks) == (0.1, 5.0, 384, 2)
+    assert (recipe.saf.align, recipe.saf.ascend, recipe.saf.self_training) == (False, False, 0.0)
+    assert preset("paper-office-home").adversary.margin == preset("paper-visda").adversary.margin == 2.0

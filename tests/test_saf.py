@@ -1,0 +1,234 @@
+"""SAF against a literal transcription of the paper's algorithm, pair by pair, in float64."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from safda.saf import SAF, cross_entropy_divergence, relative_entropy
+
+
+def transcription(saf: SAF, features, classify, first, second):
+    """Algorithm "SAF-mixup" and L_M, one pair at a time, in nothing but scalar-weighted sums."""
+    s, s_eta = saf.bottlenecks, saf.estimator
+    losses, etas = [], []
+    mixes, labels = [], []
+    for i, j in zip(first.tolist(), second.tolist(), strict=True):
+        phi_1, phi_2 = features[i], features[j]
+        if len(s) == 1:
+            hidden = torch.relu(s[0](phi_1)) + torch.relu(s[0](phi_2))
+        else:
+            hidden = sum(torch.relu(layer((phi_1, phi_2)[n % 2])) for n, layer in enumerate(s))
+        score = s_eta(hidden)
+        if saf.rectified:
+            score = torch.relu(score)
+        eta = 1 / (1 + torch.exp(-score))
+        y_1, y_2 = (torch.softmax(classify(features)[k], 0) for k in (i, j))
+        if saf.labels == "hard":
+            y_1, y_2 = (F.one_hot(y.argmax(), len(y)).to(y) for y in (y_1, y_2))
+        elif not saf.label_gradient:
+            y_1, y_2 = y_1.detach(), y_2.detach()
+        mixes.append(eta * phi_1 + (1 - eta) * phi_2)
+        labels.append(saf.label_scale * (eta * y_1 + (1 - eta) * y_2))
+        etas.append(eta)
+    for logits, y in zip(classify(torch.stack(mixes)), labels, strict=True):
+        p = torch.exp(logits) / torch.exp(logits).sum()
+        losses.append(-(y * torch.log(p)).sum())
+    return sum(losses) / len(losses), torch.cat(etas)
+
+
+def gradients(loss, *parts):
+    tensors = [p for part in parts for p in (part.parameters() if isinstance(part, nn.Module) else [part])]
+    return torch.autograd.grad(loss, tensors, allow_unused=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(2, 9),
+    dim=st.integers(1, 5),
+    width=st.integers(1, 4),
+    classes=st.integers(2, 5),
+    bottlenecks=st.sampled_from([1, 2, 4]),
+    pairing=st.sampled_from(["random", "reversed"]),
+    labels=st.sampled_from(["soft", "hard"]),
+    rectified=st.booleans(),
+    label_gradient=st.booleans(),
+    label_scale=st.sampled_from([1.0, 2.0]),
+    seed=st.integers(0, 1000),
+)
+def test_equals_the_algorithm_pair_by_pair(
+    rows, dim, width, classes, bottlenecks, pairing, labels, rectified, label_gradient, label_scale, seed
+):
+    torch.manual_seed(seed)
+    saf = SAF(
+        dim,
+        width=width,
+        bottlenecks=bottlenecks,
+        pairing=pairing,
+        labels=labels,
+        rectified=rectified,
+        label_gradient=label_gradient,
+        label_scale=label_scale,
+    ).double()
+    classify = nn.Sequential(nn.Linear(dim, 3), nn.BatchNorm1d(3), nn.Tanh(), nn.Linear(3, classes)).double().eval()
+    features = torch.randn(rows, dim, dtype=torch.float64, requires_grad=True)
+
+    out = saf(features, classify)
+    loss, eta = transcription(saf, features, classify, out.first, out.second)
+
+    torch.testing.assert_close(out.loss, loss)
+    torch.testing.assert_close(out.eta, eta)
+    for ours, literal in zip(
+        gradients(out.loss, features, saf, classify), gradients(loss, features, saf, classify), strict=True
+    ):
+        torch.testing.assert_close(ours, literal)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 32])
+def test_random_pairs_draw_every_sample_at_most_once(rows):
+    out = SAF(4)(torch.randn(rows, 4), nn.Linear(4, 3))
+    drawn = torch.cat([out.first, out.second]).tolist()
+    assert len(out.first) == len(out.second) == rows // 2
+    assert len(set(drawn)) == len(drawn)
+    assert set(drawn) <= set(range(rows))
+
+
+def test_random_pairs_differ_between_calls():
+    saf, features = SAF(4), torch.randn(32, 4)
+    calls = [saf(features, nn.Linear(4, 3)).first.tolist() for _ in range(2)]
+    assert calls[0] != calls[1]
+
+
+def test_a_single_sample_has_no_partner_and_gives_a_zero_loss_with_zero_gradients():
+    saf = SAF(4)
+    out = saf(torch.randn(1, 4), nn.Linear(4, 3))
+    assert out.loss.item() == 0
+    out.loss.backward()
+    assert all((p.grad == 0).all() for p in saf.parameters())
+
+
+def test_reversed_pairs_mix_a_single_sample_with_itself():
+    features, classify = torch.randn(1, 4), nn.Linear(4, 3)
+    out = SAF(4, pairing="reversed")(features, classify)
+    torch.testing.assert_close(out.logits, classify(features))
+
+
+def test_eta_from_beta_has_its_moments_and_no_gradient():
+    saf = SAF(2, eta="beta", pairing="reversed")
+    out = saf(torch.randn(20_000, 2), nn.Linear(2, 3))
+    assert not out.eta.requires_grad
+    assert out.eta.mean().item() == pytest.approx(0.5, abs=0.02)
+    assert out.eta.var().item() == pytest.approx(0.25 / (2 * 0.2 + 1), abs=0.01)  # of Beta(a, a)
+    assert not list(saf.parameters())
+
+
+def test_constant_eta():
+    assert SAF(4, eta="constant")(torch.randn(6, 4), nn.Linear(4, 3)).eta.tolist() == pytest.approx([0.6] * 3)
+
+
+def test_released_eta_is_never_below_one_half():
+    assert (SAF(4, rectified=True)(torch.randn(64, 4), nn.Linear(4, 3)).eta >= 0.5).all()
+
+
+def test_one_bottleneck_makes_eta_symmetric_and_two_do_not():
+    features, classify = torch.randn(8, 4), nn.Linear(4, 3)
+    for count, symmetric in ((1, True), (2, False)):
+        saf = SAF(4, bottlenecks=count, pairing="reversed")
+        eta = saf(features, classify).eta
+        assert torch.allclose(eta, eta.flip(0)) is symmetric
+
+
+@pytest.mark.parametrize("keep", ["certain", "uncertain"])
+def test_only_certain_or_uncertain_samples_are_mixed(keep):
+    classify = nn.Linear(4, 5)
+    features = torch.randn(64, 4) * 6
+    out = SAF(4, keep=keep, threshold=0.4)(features, classify)
+    p = classify(features).softmax(1)
+    entropy = -(p * p.log()).sum(1)
+    certain = entropy <= 0.4 * math.log(5)
+    wanted = certain if keep == "certain" else ~certain
+    drawn = torch.cat([out.first, out.second])
+    assert wanted[drawn].all()
+    assert len(drawn) == wanted.sum() // 2 * 2 > 0
+
+
+def test_source_is_mixed_in_only_where_asked():
+    source, target, classify = torch.randn(4, 3), torch.randn(6, 3), nn.Linear(3, 2)
+    assert len(SAF(3)(target, classify, source_features=source).first) == 3
+    fed = SAF(3, feed_source=True)
+    assert len(fed(target, classify, source_features=source).first) == 5
+    with pytest.raises(ValueError, match="source_features"):
+        fed(target, classify)
+
+
+def test_mixing_an_affine_image_is_mixing_the_features():
+    saf, linear, rest = SAF(4).double(), nn.Linear(4, 6).double(), nn.Sequential(nn.Tanh(), nn.Linear(6, 3)).double()
+    features = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
+    results = []
+    for projected in (None, (linear(features), rest)):
+        torch.manual_seed(1)
+        out = saf(features, nn.Sequential(linear, rest), projected=projected)
+        results.append([out.loss, *gradients(out.loss, features, saf, linear, rest)])
+    torch.testing.assert_close(*results)
+
+
+def test_self_training_is_cross_entropy_with_the_own_argmax():
+    features, classify = torch.randn(6, 4), nn.Linear(4, 3)
+    out = SAF(4, self_training=True)(features, classify)
+    p = classify(features).softmax(1).max(1).values
+    torch.testing.assert_close(out.self_training, -p.log().mean())
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.integers(1, 6), classes=st.integers(2, 7), seed=st.integers(0, 999))
+def test_cross_entropy_divergence_is_torchs_cross_entropy_with_probabilities(rows, classes, seed):
+    torch.manual_seed(seed)
+    logits, labels = torch.randn(rows, classes) * 5, torch.rand(rows, classes).softmax(1)
+    torch.testing.assert_close(cross_entropy_divergence(logits, labels), F.cross_entropy(logits, labels))
+
+
+def test_relative_entropy_lies_between_a_sure_and_a_flat_prediction():
+    values = relative_entropy(torch.tensor([[50.0, 0, 0], [0, 0, 0]]))
+    assert values.tolist() == pytest.approx([0, 1], abs=1e-6)
+
+
+def test_ascending_turns_only_the_gradient_of_m():
+    features, classify = torch.randn(8, 4, requires_grad=True), nn.Linear(4, 3)
+    down = SAF(4)
+    up = copy.deepcopy(down)
+    up.ascend = True
+    results = []
+    for saf in (down, up):
+        torch.manual_seed(3)
+        loss = saf(features, classify).loss
+        own, others = list(saf.parameters()), list(classify.parameters())
+        both = torch.autograd.grad(loss, own + others)
+        results.append((loss, both[: len(own)], both[len(own) :]))
+    torch.testing.assert_close(results[0][0], results[1][0])
+    torch.testing.assert_close(results[0][1], tuple(-g for g in results[1][1]))
+    torch.testing.assert_close(results[0][2], results[1][2])
+
+
+def test_aligned_labels_take_from_classes_that_are_predicted_often():
+    saf = SAF(2, align=True, classes=2, eta="constant", constant=1.0, pairing="reversed")
+    always_first = nn.Linear(2, 2)
+    nn.init.zeros_(always_first.weight)
+    always_first.bias.data = torch.tensor([math.log(4.0), 0.0])  # says 0.8 and 0.2 of everything
+    features = torch.randn(10, 2)
+    for _ in range(2000):
+        out = saf(features, always_first)
+    torch.testing.assert_close(saf.prior, torch.tensor([0.8, 0.2]), atol=1e-3, rtol=0)
+    torch.testing.assert_close(out.labels, torch.full((10, 2), 0.5), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("wrong", [{"eta": "betta"}, {"pairing": "x"}, {"labels": "x"}, {"keep": "x"}, {"mix_at": "x"}])
+def test_an_unknown_variant_is_refused(wrong):
+    with pytest.raises(ValueError, match="must be one of"):
+        SAF(4, **wrong)

@@ -1,0 +1,307 @@
+"""The loop and the run folder: nothing is lost, and a resumed run equals the one never stopped."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import safda
+from safda import runs, saf
+from safda.adapted import resume
+from safda.data import load_domain, mixed_seed
+from safda.errors import SafdaError
+from safda.runs import RunFolder
+from safda.training import _STEP_DRAWS
+from tests.conftest import TINY, blobs
+
+STEPS = 24
+
+
+def fit(files, out, **changes):
+    return safda.fit(*files, out=out, cpu=True, **{**TINY, "steps": STEPS, "checkpoint_every": 5, **changes})
+
+
+def same(one, other):
+    """Bit-identical weights and the same metrics."""
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    assert (one / "metrics.jsonl").read_text() == (other / "metrics.jsonl").read_text()
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_at(step):
+    def watch(done, metrics):
+        if done == step:
+            raise Killed
+
+    return watch
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 6, 13, STEPS - 1])
+@pytest.mark.parametrize("changes", [{}, {"saf.align": True, "adversary.name": "cdan+e"}], ids=["mdd", "cdan+e"])
+def test_a_run_that_dies_at_any_step_resumes_exactly(files, tmp_path, step, changes):
+    fit(files, tmp_path / "whole", **changes)
+    with pytest.raises(Killed):
+        fit(files, tmp_path / "cut", watch=killed_at(step), **changes)
+    resume(tmp_path / "cut", cpu=True)
+    same(tmp_path / "whole", tmp_path / "cut")
+
+
+def command(*words):
+    return [sys.executable, "-m", "safda.cli", *map(str, words)]
+
+
+def started(files, run, steps):
+    """A run in a process of its own, some steps into it."""
+    tiny = [word for key, value in TINY.items() for word in (f"--{key.replace('_', '-')}", value)]
+    process = subprocess.Popen(
+        command("fit", *files, "-o", run, "--cpu", "--steps", steps, "--checkpoint-every", 50, *tiny),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = run / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") > 120):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def test_sigkill_and_resume_give_the_run_never_stopped(files, tmp_path):
+    steps = 1500
+    process = started(files, tmp_path / "cut", steps)
+    process.kill()
+    process.communicate()
+    assert not RunFolder.open(tmp_path / "cut").finished
+    _, outcome = resume(tmp_path / "cut", cpu=True)
+    assert outcome.step == steps
+    fit(files, tmp_path / "whole", steps=steps, checkpoint_every=50)
+    same(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(files, tmp_path, number):
+    process = started(files, tmp_path / "run", 10**6)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert f"safda resume {tmp_path / 'run'}" in errors
+    assert "Traceback" not in errors
+    last = RunFolder.open(tmp_path / "run").metrics()[-1]["step"]
+    assert RunFolder.open(tmp_path / "run").last_checkpoint().step == last
+
+
+def test_a_checkpoint_that_was_being_written_is_not_read(files, tmp_path):
+    with pytest.raises(Killed):
+        fit(files, tmp_path / "run", watch=killed_at(12))
+    draft = tmp_path / "run" / "checkpoints" / ".step-00000015"
+    shutil.copytree(tmp_path / "run" / "checkpoints" / "step-00000010", draft)
+    (draft / "model.safetensors").write_bytes(b"half")
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 13, "lo')
+    resume(tmp_path / "run", cpu=True)
+    fit(files, tmp_path / "whole")
+    same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_resume_refuses_data_that_have_changed(files, tmp_path):
+    import numpy as np
+
+    with pytest.raises(Killed):
+        fit(files, tmp_path / "run", watch=killed_at(7))
+    features, _ = blobs(9, 0.0)
+    np.savez(files[1], features=features)
+    with pytest.raises(SafdaError, match="has changed since"):
+        resume(tmp_path / "run", cpu=True)
+
+
+def test_resuming_a_finished_run_changes_nothing(files, tmp_path):
+    fit(files, tmp_path / "run")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
+    resume(tmp_path / "run", cpu=True)
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == before
+
+
+def test_a_run_folder_says_everything(files, tmp_path):
+    fit(files, tmp_path / "run", seed=3)
+    run = RunFolder.open(tmp_path / "run")
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert environment["seed"] == 3
+    assert environment["packages"]["torch"] == torch.__version__
+    assert run.data["classes"] == ["ant", "bee", "cat"]
+    assert [line["step"] for line in run.metrics()] == list(range(1, STEPS + 1))
+    assert {"loss", "loss/classification", "loss/adversary", "loss/saf", "eta/mean", "eta/spread", "lr"} <= set(
+        run.metrics()[0]
+    )
+    assert sorted(p.name for p in (run.path / "checkpoints").iterdir()) == ["step-00000020", "step-00000024"]
+
+
+def test_a_seed_decides_the_run(files, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        torch.rand(int.from_bytes(os.urandom(1), "little"))  # whatever the caller's generator has been through
+        fit(files, tmp_path / name, seed=seed)
+    same(tmp_path / "a", tmp_path / "b")
+    assert (
+        load_file(tmp_path / "a" / "model.safetensors").keys() == load_file(tmp_path / "c" / "model.safetensors").keys()
+    )
+    with pytest.raises(AssertionError):
+        same(tmp_path / "a", tmp_path / "c")
+
+
+def test_training_leaves_the_callers_generator_alone(files):
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    fit(files, None)
+    torch.testing.assert_close(torch.rand(3), wanted)
+
+
+def test_a_target_label_cannot_change_a_run(files, tmp_path):
+    source, target = (load_domain(file) for file in files)
+    fit((source, target), tmp_path / "a")
+    fit((source, target.unlabelled()), tmp_path / "b")
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
+
+
+# ---------------------------------------------------------------------------------------------- what can fail
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(files, tmp_path, monkeypatch):
+    from safda.adversaries import MDD
+
+    plain, calls = MDD.forward, itertools.count(1)
+
+    def breaks(self, *arguments):
+        output = plain(self, *arguments)
+        if next(calls) == 13:
+            output.losses["adversary"] = output.losses["adversary"] * float("nan")
+        return output
+
+    monkeypatch.setattr(MDD, "forward", breaks)
+    with pytest.raises(SafdaError, match="adversary loss is not finite at step 13") as caught:
+        fit(files, tmp_path / "run")
+    assert "last good checkpoint" in str(caught.value)
+    assert RunFolder.open(tmp_path / "run").last_checkpoint().step == 10
+    monkeypatch.undo()
+    resume(tmp_path / "run", cpu=True)  # and from there it can go on
+    assert RunFolder.open(tmp_path / "run").finished
+
+
+def test_weights_that_are_not_finite_are_never_saved(files, tmp_path, monkeypatch):
+    def poison(done, metrics):
+        if done == 7:
+            for parameter in poisoned:
+                parameter.data.fill_(float("inf"))
+
+    poisoned = []
+    from safda.model import AdaptationModel
+
+    plain = AdaptationModel.__init__
+
+    def remember(self, *arguments):
+        plain(self, *arguments)
+        poisoned.append(self.adversary.twin[0].weight)
+
+    monkeypatch.setattr(AdaptationModel, "__init__", remember)
+    with pytest.raises(SafdaError, match="not finite"):
+        fit(files, tmp_path / "run", watch=poison)
+    assert RunFolder.open(tmp_path / "run").last_checkpoint().step == 5
+
+
+def test_a_full_disk_is_found_before_training_and_nothing_is_left(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 5))
+    with pytest.raises(SafdaError, match=r"needs .* MB and the disk has 0\.0 MB free"):
+        fit(files, tmp_path / "run", watch=lambda *_: pytest.fail("it trained"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unwritable_folder_is_found_before_training(files, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SafdaError, match="cannot be written"):
+        fit(files, tmp_path / "file" / "run", watch=lambda *_: pytest.fail("it trained"))
+
+
+def test_a_disk_that_fills_up_later_leaves_the_last_good_checkpoint(files, tmp_path, monkeypatch):
+    plain = runs.write_bytes
+
+    def full(path, content):
+        if "step-00000015" in str(path):
+            raise OSError(28, "No space left on device")
+        plain(path, content)
+
+    monkeypatch.setattr(runs, "write_bytes", full)
+    with pytest.raises(SafdaError, match="No space left on device"):
+        fit(files, tmp_path / "run")
+    monkeypatch.undo()
+    resume(tmp_path / "run", cpu=True)
+    fit(files, tmp_path / "whole")
+    same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_folder_in_use_is_left_alone(files, tmp_path):
+    fit(files, tmp_path / "run")
+    with pytest.raises(SafdaError, match="already holds a run"):
+        fit(files, tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("precious")
+    with pytest.raises(SafdaError, match="not empty"):
+        fit(files, tmp_path / "other")
+    assert [p.name for p in (tmp_path / "other").iterdir()] == ["thesis.tex"]
+
+
+# ---------------------------------------------------------------------------------------------- two processes
+
+
+def test_two_processes_give_what_one_gives(files, tmp_path, monkeypatch):
+    """Same global batch, same losses, same weights; SAF's pairs are those of the two shares."""
+    changes = {"network.dropout": 0.0, "steps": 12, "saf.align": True, "saf.weight": 1.0}
+    words = [w for k, v in {**TINY, **changes}.items() for w in (f"--{k.replace('_', '-')}", str(v).lower())]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    subprocess.run(
+        [*launcher, "-m", "safda.cli", "fit", *files, "-o", tmp_path / "two", "--cpu", *words],
+        check=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+    step = itertools.count()
+
+    def pairs_of_both_shares(rows, device):
+        now, orders = next(step), []
+        for process in range(2):
+            generator = torch.Generator().manual_seed(mixed_seed(0, now, process, _STEP_DRAWS))
+            orders.append(torch.randperm(rows // 2, generator=generator) + process * rows // 2)
+        halves = [order.chunk(2) for order in orders]
+        return torch.cat([half[i] for i in range(2) for half in halves])
+
+    monkeypatch.setattr(saf, "draw_order", pairs_of_both_shares)
+    fit(files, tmp_path / "one", **changes)
+    one, two = (RunFolder.open(tmp_path / name) for name in ("one", "two"))
+    for ours, theirs in zip(one.metrics(), two.metrics(), strict=True):
+        close = {k: pytest.approx(v, rel=1e-4, abs=1e-5) for k, v in ours.items() if k != "eta/spread"}
+        assert {k: v for k, v in theirs.items() if k != "eta/spread"} == close
+    torch.testing.assert_close(one.load_model(), two.load_model(), rtol=1e-3, atol=1e-5)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused():
+    from types import SimpleNamespace
+
+    from safda.training import _share
+
+    with pytest.raises(SafdaError, match="make it a multiple of 3"):
+        _share(32, SimpleNamespace(num_processes=3, process_index=0))
+    shares = [_share(32, SimpleNamespace(num_processes=4, process_index=i)) for i in range(4)]
+    assert sorted(row for share in shares for row in range(32)[share]) == list(range(32))
