@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 import safda
 
 LETTER = {"saf.align": False, "saf.ascend": False}
-VARIANTS: dict[str, dict[str, object]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "source only": {"adversary.name": "none", "saf.enabled": False},
     "MDD": {"saf.enabled": False},
     "MDD+SAF to the letter": LETTER,
@@ -43,7 +44,7 @@ def main() -> None:
         print(row(name, [one(changes, seed, options.steps) for seed in range(options.seeds)]), flush=True)
 
 
-def one(changes: Mapping[str, object], seed: int, steps: int) -> tuple[float, str, float]:
+def one(changes: Mapping[str, Any], seed: int, steps: int) -> tuple[float, str, float]:
     """Train once; give accuracy, η and the largest class's share."""
     last: dict[str, float] = {}
 

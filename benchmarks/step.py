@@ -14,6 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 import torch
 
@@ -65,7 +66,7 @@ def training_seconds(steps: int, saf: bool) -> float:
 
     model = AdaptationModel(recipe, torch.zeros(FEATURES), CLASSES)
     train(model, source, target, accelerator=make_accelerator(recipe, cpu=True), watch=watch)
-    return statistics.median(after - before for before, after in zip(times[9:-1], times[10:], strict=True))
+    return statistics.median(after - before for before, after in pairwise(times[9:]))
 
 
 def products(saf: bool) -> Callable[[], None]:

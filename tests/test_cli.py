@@ -68,7 +68,7 @@ def test_fit_predict_evaluate(fitted, files, tmp_path, capsys):
 
 
 def test_python_and_the_command_line_give_the_same(fitted, files):
-    adapted = safda.fit(*files, **{**TINY, "steps": 30})
+    adapted = safda.fit(*files, **{**TINY, "steps": 30})  # both use the preset default
     np.testing.assert_array_equal(
         adapted.predict(files[1]).probabilities, safda.Adapted.load(fitted).predict(files[1]).probabilities
     )

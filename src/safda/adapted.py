@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safda.data import Domain, load_domain
 from safda.errors import SafdaError
 from safda.model import AdaptationModel
-from safda.recipe import PRESETS, Recipe, load_recipe
+from safda.recipe import Recipe, load_recipe, preset
 from safda.runs import RunFolder, write_bytes
 from safda.scoring import Evaluation, score
 from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train, weights_of
@@ -177,7 +177,7 @@ def fit(
         target: a domain; labels it may have are dropped at the door.
         out: a new run folder; None keeps everything in memory.
         recipe: a recipe, a preset's name or a TOML file; by default ``digits`` for the embedded digits and
-            :class:`Recipe`'s own defaults for anything else.
+            ``default`` for anything else.
         watch: called after every step.
         cpu: stay on the CPU even where there is a GPU.
         trackers: experiment trackers that accelerate knows, such as ``"tensorboard"``.
@@ -195,7 +195,7 @@ def fit(
 
 def default_recipe(source: Domain) -> Recipe:
     """Give the recipe for a source that comes without one."""
-    return PRESETS["digits"] if source.name.startswith("digits-") else Recipe()
+    return preset("digits" if source.name.startswith("digits-") else "default")
 
 
 def start(

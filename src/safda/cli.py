@@ -215,7 +215,7 @@ def _parser() -> _Parser:
     demo.add_argument("--all", action="store_true", help="also DANN and CDAN, with and without SAF")
 
     recipe = _command(subparsers, "recipe", _recipe, "print a recipe as TOML, every knob with its help", _RECIPE)
-    recipe.add_argument("name", metavar="PRESET", nargs="?", default="paper-office31", help=", ".join(PRESETS))
+    recipe.add_argument("name", metavar="PRESET", nargs="?", default="default", help=", ".join(PRESETS))
     _add_knobs(recipe)
     parser.commands = subparsers.choices
     return parser

@@ -322,9 +322,10 @@ def _range_text(about: Knob) -> str:
 _PICTURES = Network(backbone="resnet50", pretrained=True)
 _PAPER = Recipe(steps=100_000, network=_PICTURES, checkpoint_every=1000)
 
-#: Presets are named for what they are: ``paper-…`` to the letter of the equations, ``released`` what the
-#: authors' code did, ``digits`` the embedded demonstration.
+#: Presets are named for what they are: ``default`` what is used where nothing is said, ``paper-…`` to the letter of the
+#: equations, ``released`` what the authors' code did, ``digits`` the embedded demonstration.
 PRESETS: dict[str, Recipe] = {
+    "default": Recipe(saf=SAF(ascend=True)),
     "paper-office31": _PAPER,
     "paper-office-home": replace(_PAPER, adversary=MDD(margin=2.0)),
     "paper-visda": replace(_PAPER, adversary=MDD(margin=2.0)),
