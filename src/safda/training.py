@@ -79,7 +79,7 @@ def train(
     model.to(accelerator.device)
     optimiser = _optimiser(model, recipe)
     start = _restore(run, model, optimiser, accelerator) if run and resume else 0
-    wrapped, prepared = accelerator.prepare(model, optimiser)
+    wrapped = accelerator.prepare(model)
     wrapped.train()
     if run and not resume:
         _save(run, 0, model, optimiser, accelerator)  # proves that the folder takes it, before any work is done
@@ -87,7 +87,7 @@ def train(
     with _own_randomness(accelerator.device), _trackers(accelerator), _stop_signals() as stop:
         for step in range(start, recipe.steps):
             progress = step / recipe.steps
-            torch.manual_seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS))
+            _seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS), accelerator.device)
             rows_source, rows_target = (stream.rows(step)[share] for stream in streams)
             output = wrapped(
                 source.batch(rows_source).to(accelerator.device),
@@ -99,9 +99,9 @@ def train(
             if not torch.isfinite(total):
                 raise _not_finite(output, step, run)
             lr = _set_learning_rate(optimiser, recipe, progress)
-            prepared.zero_grad()
+            optimiser.zero_grad()
             accelerator.backward(total)
-            prepared.step()
+            _step(optimiser, accelerator)
 
             done = step + 1
             metrics = None
@@ -217,6 +217,15 @@ def _optimiser(model: AdaptationModel, recipe: Recipe) -> torch.optim.SGD:
     )
 
 
+def _step(optimiser: torch.optim.SGD, accelerator: Accelerator) -> None:
+    """Take the step; accelerate's own wrapper would look for packages on disk each time."""
+    if accelerator.scaler is None:
+        optimiser.step()
+    else:  # fp16: a step whose gradients overflow is left out
+        accelerator.scaler.step(optimiser)
+        accelerator.scaler.update()
+
+
 def _set_learning_rate(optimiser: torch.optim.SGD, recipe: Recipe, progress: float) -> float:
     knobs = recipe.optimiser
     lr = decay(progress, knobs.lr, knobs.decay, knobs.power)
@@ -307,6 +316,13 @@ def _own_randomness(device: torch.device) -> Iterator[None]:
     """Leave the caller's generators as they were."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """Seed the generators in use; ``torch.manual_seed`` looks for every kind of device, a millisecond a step."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 class _Stop:
