@@ -44,7 +44,7 @@ def adaptation_picture(before: Adapted, after: Adapted, source: Domain, target: 
 def _scatter(axis: Any, model: Adapted, source: Domain, target: Domain) -> None:
     from sklearn.manifold import TSNE
 
-    chosen = [domain.inputs[_spread(len(domain))] for domain in (source, target)]
+    chosen = [domain.inputs[_some_rows(len(domain))] for domain in (source, target)]
     embeddings, predicted = [], []
     for name, inputs in zip((source.name, target.name), chosen, strict=True):
         predictions = model.predict(Domain(name, inputs))
@@ -53,15 +53,15 @@ def _scatter(axis: Any, model: Adapted, source: Domain, target: Domain) -> None:
     points = TSNE(init="pca", perplexity=30, random_state=0).fit_transform(np.concatenate(embeddings))
     labels, _ = source.labelled("a picture")
     sources = len(embeddings[0])
-    colours = [labels[_spread(len(source))].numpy(), predicted[1]]
+    colours = [labels[_some_rows(len(source))].numpy(), predicted[1]]
     for part, colour, marker in ((points[:sources], colours[0], "x"), (points[sources:], colours[1], ".")):
         axis.scatter(*part.T, c=colour, cmap="tab10", vmin=0, vmax=9, marker=marker, s=18, linewidths=0.7, alpha=0.8)
     axis.set(xticks=[], yticks=[])
 
 
-def _spread(count: int) -> torch.Tensor:
-    """Row numbers spread evenly over a domain."""
-    return torch.linspace(0, count - 1, min(count, _SHOWN)).long()
+def _some_rows(count: int) -> torch.Tensor:
+    """Row numbers to show, always the same ones."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:_SHOWN]
 
 
 @torch.inference_mode()
