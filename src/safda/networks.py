@@ -13,10 +13,9 @@ from safda.errors import SafdaError
 
 
 class Dropout(nn.Dropout):
-    """Dropout whose mask costs a tenth on the CPU.
+    """Dropout with a cheaper mask on the CPU (``benchmarks/step.py`` compares).
 
-    torch draws one double per element there, 9% of a training step at the paper's sizes; 16 random bits per
-    element are as good. Elsewhere it is torch's own.
+    torch draws one double per element there; 16 random bits are as good. Elsewhere it is torch's own.
     """
 
     def forward(self, rows: Tensor) -> Tensor:

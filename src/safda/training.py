@@ -319,7 +319,7 @@ def _own_randomness(device: torch.device) -> Iterator[None]:
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """Seed the generators in use; ``torch.manual_seed`` looks for every kind of device, a millisecond a step."""
+    """Seed the generators in use; ``torch.manual_seed`` looks for every kind of device, each time."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
