@@ -169,6 +169,20 @@ def test_tensorboard_gets_the_metrics(files, tmp_path, capsys):
     assert [event.step for event in accumulator.Scalars("loss/saf")] == [1, 2, 3]
 
 
+def test_what_nobody_foresaw_is_one_line_too(files, tmp_path, capsys, monkeypatch):
+    import safda.adapted
+
+    def breaks(*_):
+        raise RuntimeError("out of\nmemory")
+
+    monkeypatch.setattr(safda.adapted, "start", breaks)
+    code, _, err = run(capsys, "fit", *files, "-o", tmp_path / "run")
+    assert code == 1
+    assert err == "safda: unexpected error: RuntimeError: out of memory; --traceback shows where it came from\n"
+    with pytest.raises(RuntimeError):
+        main(["fit", *map(str, files), "-o", str(tmp_path / "run"), "--traceback"])
+
+
 def test_help_teaches(capsys):
     code, out, _ = run(capsys, "fit", "--help")
     assert code == 0

@@ -128,6 +128,17 @@ def test_resume_refuses_data_that_have_changed(files, tmp_path):
         resume(tmp_path / "run", cpu=True)
 
 
+def test_a_run_on_arrays_needs_them_again_to_go_on(files, tmp_path):
+    arrays = blobs(0, 0.0), blobs(1, 0.7)[0]
+    fit(arrays, tmp_path / "whole")
+    with pytest.raises(Killed):
+        fit(arrays, tmp_path / "cut", watch=killed_at(7))
+    with pytest.raises(SafdaError, match="source was an array"):
+        resume(tmp_path / "cut", cpu=True)
+    resume(tmp_path / "cut", source=arrays[0], target=arrays[1], cpu=True)
+    same(tmp_path / "whole", tmp_path / "cut")
+
+
 def test_resuming_a_finished_run_changes_nothing(files, tmp_path):
     fit(files, tmp_path / "run")
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}

@@ -235,16 +235,33 @@ def start(
 
 
 def resume(
-    path: str | Path, *, watch: Watch | None = None, cpu: bool = False, trackers: tuple[str, ...] = ()
+    path: str | Path,
+    *,
+    source: Any = None,
+    target: Any = None,
+    watch: Watch | None = None,
+    cpu: bool = False,
+    trackers: tuple[str, ...] = (),
 ) -> tuple[Adapted, Outcome]:
-    """Go on with a run that was stopped, from its last checkpoint, on the same data."""
+    """Go on with a run that was stopped, from its last checkpoint, on the same data.
+
+    Args:
+        path: the run folder.
+        source: the same source again, if it was an array; one that has a name is found by it.
+        target: the same target again, if it was an array.
+        watch: called after every step.
+        cpu: stay on the CPU even where there is a GPU.
+        trackers: experiment trackers that accelerate knows.
+    """
     run = RunFolder.open(path)
     if run.finished:
         return Adapted.load(path), Outcome(run.recipe.steps, None)
     data = run.data
     domains = []
-    for role in ("source", "target"):
-        domain = load_domain(data[role]["name"], role)
+    for role, given in (("source", source), ("target", target)):
+        if given is None and data[role]["name"] == role:
+            raise SafdaError(f"{path}: its {role} was an array; hand it over again: safda.resume(path, {role}=…)")
+        domain = load_domain(data[role]["name"] if given is None else given, role)
         domain = domain if role == "source" else domain.unlabelled()
         if domain.fingerprint() != data[role]["digest"]:
             raise SafdaError(

@@ -45,6 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:
+        if options.traceback:
+            raise
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        print(f"safda: unexpected error: {what}; --traceback shows where it came from", file=sys.stderr)
+        return 1
     return code
 
 

@@ -211,7 +211,7 @@ class Recipe:
         """Build a recipe from nested dictionaries; ``preset`` may name one to start from."""
         values = dict(values)
         start = values.pop("preset", None)
-        filled: Recipe = _filled(Recipe() if start is None else preset(start), values, where)
+        filled: Recipe = _filled(Recipe() if start is None else preset(str(start)), values, where)
         return filled
 
     @staticmethod

@@ -81,7 +81,6 @@ class SAF(nn.Module):
         self_training: also compute the cross-entropy of the target's logits with their own argmax.
 
     Example:
-        >>> torch.manual_seed(0)  # doctest: +SKIP
         >>> saf, classify = SAF(feature_dim=8, width=4), nn.Linear(8, 3)
         >>> out = saf(torch.randn(6, 8), classify)
         >>> tuple(out.eta.shape), tuple(out.labels.shape)
