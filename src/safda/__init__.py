@@ -2,7 +2,7 @@
 
 >>> import safda
 >>> safda.__all__
-['SAF', 'Adapted', 'Recipe', 'SafdaError', 'fit', 'preset', 'resume']
+['SAF', 'Adapted', 'Recipe', 'SAFClassifier', 'SafdaError', 'fit', 'preset', 'resume']
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from safda.adapted import Adapted, fit, resume
     from safda.errors import SafdaError
+    from safda.estimator import SAFClassifier
     from safda.recipe import Recipe, preset
     from safda.saf import SAF
 
-__all__ = ["SAF", "Adapted", "Recipe", "SafdaError", "fit", "preset", "resume"]
+__all__ = ["SAF", "Adapted", "Recipe", "SAFClassifier", "SafdaError", "fit", "preset", "resume"]
 __version__ = "0.1.0"
 
 _HOME = {
     "SAF": "safda.saf",
     "Adapted": "safda.adapted",
     "Recipe": "safda.recipe",
+    "SAFClassifier": "safda.estimator",
     "SafdaError": "safda.errors",
     "fit": "safda.adapted",
     "preset": "safda.recipe",

@@ -30,20 +30,27 @@ class Predictions:
 
     Attributes:
         ids: a name for each sample.
-        classes: all class names, in the order of the columns of ``probabilities``.
-        probabilities: n×K.
+        classes: all class names, in the order of the columns of ``logits``.
+        logits: n×K.
         embedding: B's output, n×width.
     """
 
     ids: tuple[str, ...]
     classes: tuple[str, ...]
-    probabilities: NDArray[np.float32]
+    logits: NDArray[np.float32]
     embedding: NDArray[np.float32]
+
+    @property
+    def probabilities(self) -> NDArray[np.float32]:
+        """The probability of each class, n×K."""
+        shifted = np.exp(self.logits - self.logits.max(1, keepdims=True))
+        probabilities: NDArray[np.float32] = shifted / shifted.sum(1, keepdims=True)
+        return probabilities
 
     @property
     def labels(self) -> list[str]:
         """The most probable class of each sample."""
-        return [self.classes[k] for k in self.probabilities.argmax(1)]
+        return [self.classes[k] for k in self.logits.argmax(1)]
 
     @property
     def confidence(self) -> NDArray[np.float32]:
@@ -129,7 +136,7 @@ class Adapted:
         parts = [self.model.predict(rows.to(device)) for rows in torch.split(domain.inputs, _EVALUATION_BATCH)]
         logits, embedding = (torch.cat(part).float().cpu() for part in zip(*parts, strict=True))
         ids = domain.ids or tuple(str(row) for row in range(len(domain)))
-        return Predictions(ids, self.classes, logits.softmax(1).numpy(), embedding.numpy())
+        return Predictions(ids, self.classes, logits.numpy(), embedding.numpy())
 
     def evaluate(self, data: Any) -> Evaluation:
         """Compare predictions with the labels of a domain. On a target, this is an oracle's number."""
@@ -202,10 +209,10 @@ def start(
     source: Domain,
     target: Domain,
     recipe: Recipe,
-    out: str | Path | None,
-    watch: Watch | None,
-    cpu: bool,
-    trackers: tuple[str, ...],
+    out: str | Path | None = None,
+    watch: Watch | None = None,
+    cpu: bool = False,
+    trackers: tuple[str, ...] = (),
 ) -> tuple[Adapted, Outcome]:
     """Begin a run: check the domains, make the folder and the model, train."""
     _, classes = source.labelled("a training source")

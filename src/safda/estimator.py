@@ -1,0 +1,200 @@
+"""The scikit-learn face: arrays in, an adapted classifier out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from rich.console import Console
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from safda.adapted import Adapted, Predictions, start
+from safda.data import Domain
+from safda.errors import SafdaError
+from safda.recipe import Recipe, load_recipe
+from safda.runs import read_json, write_json
+from safda.view import TrainingView
+
+
+class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier that learns from labelled samples and adapts to unlabelled ones from elsewhere.
+
+    Args:
+        recipe: a preset's name, a TOML file or a :class:`Recipe`.
+        adversary: the method beside SAF: mdd, dann, cdan, cdan+e or none; None keeps the recipe's.
+        saf: whether SAF takes part; None keeps the recipe's.
+        steps: training steps; None keeps the recipe's.
+        batch: samples of each domain in a step; None keeps the recipe's.
+        knobs: any other knobs of the recipe, by path: ``{"optimiser.lr": 0.01}``.
+        random_state: decides every random draw; an int gives the same result again.
+        verbose: show progress.
+
+    Attributes:
+        classes_: the labels, in the order of the columns of probabilities.
+        n_features_in_: number of features.
+        feature_names_in_: their names, where ``X`` had any.
+        adapted_: the trained network behind it all.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> y = rng.integers(0, 3, 120)
+        >>> X, X_target = (3 * np.eye(3)[y] + rng.normal(size=(120, 3)) + shift for shift in (0, 1))
+        >>> classifier = SAFClassifier(steps=60, random_state=0).fit(X, y, X_target=X_target)
+        >>> bool(classifier.score(X_target, y) > 0.8)
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        recipe: str | Path | Recipe = "default",
+        adversary: str | None = None,
+        saf: bool | None = None,
+        steps: int | None = None,
+        batch: int | None = None,
+        knobs: dict[str, Any] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.recipe = recipe
+        self.adversary = adversary
+        self.saf = saf
+        self.steps = steps
+        self.batch = batch
+        self.knobs = knobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, X_target: ArrayLike | None = None, sample_domain: ArrayLike | None = None
+    ) -> SAFClassifier:
+        """Learn from (X, y) and adapt to the target.
+
+        Args:
+            X: n×d samples; with ``sample_domain``, those of both domains.
+            y: their labels; a target sample's is never looked at.
+            X_target: m×d samples of the target, unlabelled.
+            sample_domain: for each row of X its domain: positive for source, negative for target.
+
+        With neither ``X_target`` nor ``sample_domain`` there is nothing to adapt to, and X stands for both.
+        """
+        rows, labels = validate_data(self, X, y, dtype=np.float32, ensure_all_finite=False)
+        _require_finite(rows, "X")
+        target = rows
+        if sample_domain is not None:
+            if X_target is not None:
+                raise ValueError("give X_target or sample_domain, not both")
+            rows, labels, target = _parted(rows, labels, np.asarray(sample_domain))
+        elif X_target is not None:
+            target = validate_data(self, X_target, dtype=np.float32, ensure_all_finite=False, reset=False)
+            _require_finite(target, "X_target")
+        check_classification_targets(labels)
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"a classifier needs two or more classes, and y has one class: {self.classes_[0]!r}")
+        names = tuple(str(label) for label in self.classes_)
+        recipe = self._recipe()
+        with TrainingView("adapting", recipe.steps, Console(stderr=True, quiet=not self.verbose)) as view:
+            adapted, outcome = start(
+                Domain("X", torch.from_numpy(rows), torch.from_numpy(numbers.astype(np.int64)), names),
+                Domain("X_target", torch.from_numpy(target)),
+                recipe,
+                watch=view,
+            )
+        if outcome.stopped_by:
+            raise KeyboardInterrupt(f"stopped by {outcome.stopped_by.name} after step {outcome.step}")
+        self.adapted_ = adapted
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Give the most probable label of each sample."""
+        outputs = self._outputs(X)
+        labels: NDArray[Any] = self.classes_[outputs.logits.argmax(1)]
+        return labels
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
+        """Give the probability of each class, n×K."""
+        return self._outputs(X).probabilities
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float32]:
+        """Give the logits, n×K; of two classes their difference, n."""
+        logits = self._outputs(X).logits
+        difference: NDArray[np.float32] = logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+        return difference
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float32]:
+        """Give the bottleneck's features, n×width."""
+        return self._outputs(X).embedding
+
+    def save(self, path: str | Path) -> None:
+        """Write a folder that :meth:`load` reads, and every command that takes a run. Nothing is pickled."""
+        check_is_fitted(self)
+        if self.classes_.dtype.kind not in "biufU":
+            raise SafdaError(f"labels of type {self.classes_.dtype} cannot be saved; use numbers or texts")
+        self.adapted_.save(path)
+        names = getattr(self, "feature_names_in_", None)
+        content = {
+            "classes": self.classes_.tolist(),
+            "dtype": self.classes_.dtype.str,
+            "feature_names": None if names is None else names.tolist(),
+        }
+        write_json(Path(path) / "estimator.json", content)
+
+    @classmethod
+    def load(cls, path: str | Path) -> SAFClassifier:
+        """Read what :meth:`save` wrote; no code is run from it."""
+        adapted = Adapted.load(path)
+        content = read_json(Path(path) / "estimator.json")
+        classifier = cls(recipe=adapted.recipe)
+        classifier.adapted_ = adapted
+        classifier.classes_ = np.array(content["classes"], dtype=content["dtype"])
+        classifier.n_features_in_ = adapted.model.bottleneck.linear.in_features
+        if content["feature_names"] is not None:
+            classifier.feature_names_in_ = np.array(content["feature_names"], dtype=object)
+        return classifier
+
+    def _recipe(self) -> Recipe:
+        recipe = self.recipe if isinstance(self.recipe, Recipe) else load_recipe(self.recipe)
+        chosen = {"adversary.name": self.adversary, "saf.enabled": self.saf, "steps": self.steps, "batch": self.batch}
+        changes = {path: value for path, value in chosen.items() if value is not None}
+        if self.random_state is not None or "seed" not in (self.knobs or {}):
+            changes["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return recipe.override({**changes, **(self.knobs or {})}, type(self).__name__)
+
+    def _outputs(self, X: ArrayLike) -> Predictions:
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=np.float32, ensure_all_finite=False, reset=False)
+        _require_finite(rows, "X")
+        return self.adapted_.predict(Domain("X", torch.from_numpy(rows)))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float32"]  # what the network computes in
+        return tags
+
+
+def _require_finite(X: NDArray[np.float32], name: str) -> None:
+    """Refuse NaN and infinity, and name the first row that has one."""
+    bad = ~np.isfinite(X).all(axis=1)
+    if bad.any():
+        row = int(bad.argmax())
+        kind = "NaN" if np.isnan(X[row]).any() else "infinity (inf)"
+        raise ValueError(f"{name} contains {kind} in row {row} ({int(bad.sum())} such rows); remove or mend them")
+
+
+def _parted(
+    X: NDArray[np.float32], y: NDArray[Any], domain: NDArray[Any]
+) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.float32]]:
+    """Part rows into source and target by skada's convention; without any target, the source stands for it."""
+    if domain.shape != (len(X),):
+        raise ValueError(f"sample_domain must be of shape ({len(X)},), not {domain.shape}")
+    target = domain < 0
+    if target.all():
+        raise ValueError("sample_domain marks every sample as target (negative); a source is needed")
+    return X[~target], y[~target], X[target] if target.any() else X

@@ -1,0 +1,183 @@
+"""SAFClassifier keeps scikit-learn's word, and skada's convention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import safda
+from safda import SAFClassifier
+from tests.conftest import blobs
+
+SMALL = {"network.bottleneck_width": 32, "network.classifier_width": 32, "saf.width": 8, "optimiser.lr": 0.02}
+
+
+def small(**changes):
+    return SAFClassifier(**{"steps": 60, "batch": 32, "knobs": SMALL, "random_state": 0, **changes})
+
+
+@parametrize_with_checks([small()])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture
+def data():
+    (X, y), (X_target, y_target) = blobs(0, 0.0), blobs(1, 0.7)
+    return X, y, X_target, y_target
+
+
+def test_it_adapts_and_gives_everything_a_classifier_gives(data):
+    X, y, X_target, y_target = data
+    names = np.array(["ant", "bee", "cat"])
+    classifier = small().fit(X, names[y], X_target=X_target)
+    assert classifier.classes_.tolist() == ["ant", "bee", "cat"]
+    probability = classifier.predict_proba(X_target)
+    np.testing.assert_allclose(probability.sum(1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(names[probability.argmax(1)], classifier.predict(X_target))
+    np.testing.assert_array_equal(classifier.decision_function(X_target).argmax(1), probability.argmax(1))
+    assert classifier.transform(X_target).shape == (60, 32)
+    assert classifier.score(X_target, names[y_target]) > 0.8
+
+
+def test_skadas_convention_gives_the_same(data):
+    X, y, X_target, _ = data
+    plain = small().fit(X, y, X_target=X_target)
+    masked = np.concatenate([y, np.full(len(X_target), -1)])
+    domain = np.concatenate([np.ones(len(X)), -2 * np.ones(len(X_target))])
+    joint = small().fit(np.concatenate([X, X_target]), masked, sample_domain=domain)
+    np.testing.assert_array_equal(joint.predict_proba(X_target), plain.predict_proba(X_target))
+    assert joint.classes_.tolist() == [0, 1, 2]
+
+
+def test_the_command_lines_engine_gives_the_same(data):
+    X, y, X_target, _ = data
+    classifier = small().fit(X, y, X_target=X_target)
+    adapted = safda.fit((X, y), X_target, recipe=classifier.adapted_.recipe)
+    np.testing.assert_array_equal(adapted.predict(X_target).probabilities, classifier.predict_proba(X_target))
+
+
+def test_pipelines_clones_and_grid_search(data):
+    import sklearn
+
+    X, y, X_target, _ = data
+    with sklearn.config_context(enable_metadata_routing=True):
+        pipeline = make_pipeline(StandardScaler(), small().set_fit_request(X_target=True))
+        pipeline.fit(X, y, X_target=X_target)
+        assert pipeline.predict(X_target).shape == (60,)
+    search = GridSearchCV(small(steps=20), {"adversary": ["mdd", "none"], "saf": [True, False]}, cv=2).fit(X, y)
+    assert set(search.best_params_) == {"adversary", "saf"}
+    assert clone(small(adversary="cdan")).get_params()["adversary"] == "cdan"
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_number_types(data, dtype):
+    X, y, X_target, _ = data
+    assert small(steps=3).fit(X.astype(dtype), y, X_target=X_target.astype(dtype)).predict(X_target).shape == (60,)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames_keep_their_names(data, library):
+    frames = pytest.importorskip(library)
+    X, y, X_target, _ = data
+    names = [f"feature {i}" for i in range(6)]
+    X, X_target = (frames.DataFrame({n: rows[:, i] for i, n in enumerate(names)}) for rows in (X, X_target))
+    classifier = small(steps=3).fit(X, y, X_target=X_target)
+    assert classifier.feature_names_in_.tolist() == names
+    turned = X_target[names[::-1]]
+    with pytest.raises(ValueError, match="feature names"):
+        classifier.predict(turned)
+
+
+def test_sparse_matrices_are_refused_with_a_clear_word(data):
+    from scipy.sparse import csr_matrix
+
+    X, y, _, _ = data
+    with pytest.raises(TypeError, match=r"[Ss]parse.*dense"):
+        small().fit(csr_matrix(X), y)
+
+
+def test_memory_maps(data, tmp_path):
+    X, y, X_target, _ = data
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    np.testing.assert_array_equal(
+        small(steps=3).fit(mapped, y, X_target=X_target).predict_proba(X),
+        small(steps=3).fit(X, y, X_target=X_target).predict_proba(mapped),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda X: X.__setitem__((3, 1), np.nan), "NaN in row 3"),
+        (lambda X: X.__setitem__((5, 0), np.inf), "inf.* in row 5"),
+    ],
+)
+@pytest.mark.parametrize("where", ["X", "X_target"])
+def test_nan_and_infinity_are_refused_with_their_row(data, change, words, where):
+    X, y, X_target, _ = data
+    change({"X": X, "X_target": X_target}[where])
+    with pytest.raises(ValueError, match=f"{where} contains {words}"):
+        small().fit(X, y, X_target=X_target)
+
+
+def test_what_does_not_fit_is_told(data):
+    X, y, X_target, _ = data
+    with pytest.raises(ValueError, match="features"):
+        small().fit(X, y, X_target=X_target[:, :3])
+    with pytest.raises(ValueError, match="not both"):
+        small().fit(X, y, X_target=X_target, sample_domain=np.ones(60))
+    with pytest.raises(ValueError, match=r"of shape \(60,\)"):
+        small().fit(X, y, sample_domain=np.ones(3))
+    with pytest.raises(ValueError, match="a source is needed"):
+        small().fit(X, y, sample_domain=-np.ones(60))
+    with pytest.raises(safda.SafdaError, match="did you mean 'mdd'"):
+        small(adversary="mda").fit(X, y)
+    with pytest.raises(safda.SafdaError, match="did you mean 'lr'"):
+        small(knobs={"optimiser.lrr": 1.0}).fit(X, y)
+
+
+def test_the_same_random_state_gives_the_same_bits(data):
+    X, y, X_target, _ = data
+    one, two, other = (small(random_state=s).fit(X, y, X_target=X_target).predict_proba(X_target) for s in (1, 1, 2))
+    np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("labels", [np.array(["ä", "b", "c"]), np.array([7, 3, 5]), np.array([0.0, 1.0, 2.0])])
+def test_save_and_load(data, tmp_path, labels):
+    X, y, X_target, _ = data
+    classifier = small(steps=5).fit(X, labels[y], X_target=X_target)
+    classifier.save(tmp_path / "model")
+    again = SAFClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(X_target), classifier.predict(X_target))
+    np.testing.assert_array_equal(again.predict_proba(X_target), classifier.predict_proba(X_target))
+    assert again.classes_.dtype == classifier.classes_.dtype
+    assert again.n_features_in_ == 6
+    assert not list((tmp_path / "model").rglob("*.pkl"))
+
+
+def test_a_fit_that_was_stopped_is_no_fit(data, monkeypatch):
+    import signal
+
+    from safda import estimator
+    from safda.training import Outcome
+
+    X, y, _, _ = data
+    monkeypatch.setattr(estimator, "start", lambda *_, **__: (None, Outcome(3, signal.SIGINT)))
+    classifier = small()
+    with pytest.raises(KeyboardInterrupt, match="after step 3"):
+        classifier.fit(X, y)
+    assert not hasattr(classifier, "adapted_")
+
+
+def test_progress_is_shown_where_asked(data, capsys):
+    X, y, X_target, _ = data
+    small(steps=3, verbose=True).fit(X, y, X_target=X_target)
+    assert capsys.readouterr().out == ""  # it belongs on standard error
