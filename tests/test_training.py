@@ -59,6 +59,15 @@ def test_a_run_that_dies_at_any_step_resumes_exactly(files, tmp_path, step, chan
     same(tmp_path / "whole", tmp_path / "cut")
 
 
+def test_a_convolutional_run_resumes_exactly_too(tmp_path):
+    digits = ("digits-rendered", "digits-handwritten")
+    fit(digits, tmp_path / "whole", steps=8)
+    with pytest.raises(Killed):
+        fit(digits, tmp_path / "cut", watch=killed_at(6), steps=8)
+    resume(tmp_path / "cut", cpu=True)
+    same(tmp_path / "whole", tmp_path / "cut")
+
+
 def command(*words):
     return [sys.executable, "-m", "safda.cli", *map(str, words)]
 

@@ -292,7 +292,8 @@ def _restore(run: RunFolder, model: AdaptationModel, optimiser: torch.optim.SGD,
     load_weights(model, checkpoint.model, str(run.path))
     parameters = dict(model.named_parameters())
     for name, buffer in checkpoint.momentum.items():
-        optimiser.state[parameters[name]]["momentum_buffer"] = buffer.to(parameters[name].device)
+        momentum = torch.empty_like(parameters[name]).copy_(buffer)  # in the weights' own order in memory
+        optimiser.state[parameters[name]]["momentum_buffer"] = momentum
     if accelerator.scaler and checkpoint.scaler:
         accelerator.scaler.load_state_dict(checkpoint.scaler)
     if accelerator.is_main_process:
