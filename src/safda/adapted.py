@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,27 +12,21 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from safda.data import Domain, load_domain
-from safda.data.features import cached_features
 from safda.data.feed import evaluation_batches
 from safda.data.pictures import Pictures
-from safda.data.places import cache_folder
 from safda.errors import SafdaError, nearest
+from safda.features import Count, for_network, frozen_features, picture_side
 from safda.model import AdaptationModel
-from safda.networks import Backbone, picture_config
 from safda.recipe import Recipe, load_recipe, preset
 from safda.runs import RunFolder, write_bytes
 from safda.scoring import Evaluation, score
 from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train, weights_of
-from safda.weights import digest_of
 
 _EVALUATION_BATCH = 1024
 _EVALUATION_PICTURES = 32
-
-#: Told (done, of how many) while something is counted through.
-Count = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -249,7 +242,7 @@ def start(
     _, classes = source.labelled("a training source")
     if len(classes) < 2:
         raise SafdaError(f"{source.name}: has one class only ({classes[0]!r}); a classifier needs two or more")
-    side = _picture_side(source, recipe, backbone)
+    side = picture_side(source, recipe, backbone)
     source, target = (for_network(domain, side, cache_decoded) for domain in (source, target.unlabelled()))
     shape = tuple(source.inputs.shape[1:])
     check_shape(target, shape)
@@ -314,39 +307,6 @@ def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
     there = tuple(domain.inputs.shape[1:])
     if there != shape:
         raise SafdaError(f"{domain.name}: its samples are of shape {there}, the source's of shape {shape}")
-
-
-def for_network(domain: Domain, side: int, cache_decoded: bool = False) -> Domain:
-    """Give a domain whose pictures, if it is of pictures, come in a network's input size."""
-    if not isinstance(domain.inputs, Pictures):
-        return domain
-    return replace(domain, inputs=domain.inputs.at(side, cache_folder() / "decoded" if cache_decoded else None))
-
-
-def _picture_side(source: Domain, recipe: Recipe, backbone: nn.Module | None) -> int:
-    if not isinstance(source.inputs, Pictures):
-        return 0
-    return recipe.network.image_size or picture_config(recipe.network.backbone, backbone)[0]
-
-
-def frozen_features(model: AdaptationModel, domain: Domain, count: Count | None = None) -> Domain:
-    """Give a domain of features in place of one of pictures, where the backbone is frozen."""
-    backbone = model.backbone
-    if not isinstance(backbone, Backbone) or not backbone.frozen:
-        return domain
-    return cached_features(domain, extractor(backbone), digest_of(backbone), model.bottleneck.linear.in_features, count)
-
-
-def extractor(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Give what turns pictures into features, without learning."""
-    device = next(backbone.parameters()).device
-
-    @torch.inference_mode()
-    def extract(pictures: Tensor) -> Tensor:
-        features: Tensor = backbone(pictures.to(device))
-        return features
-
-    return extract
 
 
 def _empty_model(run: RunFolder, backbone: nn.Module | None) -> tuple[AdaptationModel, tuple[str, ...]]:

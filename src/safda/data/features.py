@@ -64,14 +64,6 @@ def cached_features(
     return replace(domain, inputs=MappedRows(segments, which, np.array([row for _, row in found])))
 
 
-def count_missing(domain: Domain, key: str, width: int) -> int:
-    """Count the pictures whose features are not in the cache."""
-    pictures = domain.inputs
-    assert isinstance(pictures, Pictures)
-    places = _places(cache_folder() / "features" / f"{key}-{pictures.side}-{width}")
-    return sum(digest not in places for digest in set(pictures.digests))
-
-
 def _extract(
     domain: Domain,
     pictures: Pictures,

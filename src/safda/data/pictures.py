@@ -32,8 +32,10 @@ from safda.networks import guard_torchvision
 guard_torchvision()
 from torchvision.transforms.v2 import functional as transforms  # noqa: E402  # after the guard
 
-#: What is read. Formats whose reading would start another program, such as EPS, stay out.
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "AVIF", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "TGA", "ICO", "QOI")
+Image.init()
+_WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "DIB", "TGA", "ICO", "QOI")
+#: What is read, as far as this build of Pillow can. Formats that would start another program, such as EPS, stay out.
+FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
 _TRIES = 10
 _LONGEST = 4  # the long side at most this many times the short one asked for: a strip must not fill the memory
 
