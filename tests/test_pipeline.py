@@ -199,7 +199,7 @@ def test_pictures_can_be_learned_and_skipped_files_are_told(both, tmp_path, caps
 
 
 def test_features_are_computed_once_and_only_where_something_changed(both, tmp_path, monkeypatch, capsys):
-    torch.manual_seed(0)
+    monkeypatch.setenv("SAFDA_CACHE", str(tmp_path / "cache"))
     backbone, _ = make_backbone("small-cnn", torch.zeros(3, 32, 32), pretrained=False)
     file = tmp_path / "w.safetensors"
     save_file(weights_of(backbone), file)
@@ -219,9 +219,7 @@ def test_features_are_computed_once_and_only_where_something_changed(both, tmp_p
     frozen = {"network.frozen": True, "network.weights": str(file)}
     fit((both[0], both[0]), **frozen)
     assert computed() == 0  # a frozen run looks in the same place
-    save_file(
-        {k: v * 2 if v.is_floating_point() else v for k, v in backbone.state_dict().items()}, tmp_path / "w.safetensors"
-    )
+    save_file({name: 2 * value for name, value in weights_of(backbone).items()}, file)
     assert computed() == 13
 
 
@@ -250,6 +248,23 @@ def test_an_interrupted_extraction_goes_on_where_it_was(tmp_path, monkeypatch):
     everything = torch.arange(15)
     torch.testing.assert_close(features.batch(everything), domain.batch(everything).float().mean((2, 3)))
     assert features.labels is domain.labels
+
+
+def test_rows_on_disk_do_not_pile_up_in_memory(tmp_path):
+    from safda.data.arrays import from_npy
+
+    np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.float32, shape=(64_000, 256))  # 65 MB of zeros
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    before = resident()
+    domain = from_npy(tmp_path / "x.npy")
+    for rows in torch.randperm(64_000).split(64):
+        domain.batch(rows)
+    domain.fingerprint()
+    assert resident() - before < 30_000_000
 
 
 def test_a_frozen_backbone_stays_as_it_was(both, tmp_path):

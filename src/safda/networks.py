@@ -107,8 +107,8 @@ class Backbone(nn.Module):
         self.frozen = frozen
         self.mean: Tensor
         self.std: Tensor
-        self.register_buffer("mean", 255 * torch.tensor(mean).view(-1, 1, 1))
-        self.register_buffer("std", 255 * torch.tensor(std).view(-1, 1, 1))
+        self.register_buffer("mean", torch.tensor(mean))
+        self.register_buffer("std", torch.tensor(std))
 
     def train(self, mode: bool = True) -> Backbone:
         """Go into training mode, unless frozen."""
@@ -119,8 +119,14 @@ class Backbone(nn.Module):
         """From pictures to features."""
         if inputs.ndim == 2:
             return inputs
-        pictures = inputs.float().sub_(self.mean).div_(self.std) if inputs.dtype == torch.uint8 else inputs
-        return cast(Tensor, self.network(pictures))
+        return cast(Tensor, self.network(self._normalised(inputs) if inputs.dtype == torch.uint8 else inputs))
+
+    def _normalised(self, pictures: Tensor) -> Tensor:
+        """Normalise line by line of pixels: an inner loop over three channels takes four times as long."""
+        width = pictures.shape[3]
+        lines = pictures.permute(0, 2, 3, 1).flatten(2).float()
+        lines.sub_(255 * self.mean.repeat(width)).mul_(1 / (255 * self.std.repeat(width)))
+        return lines.view(*lines.shape[:2], width, -1).permute(0, 3, 1, 2)
 
 
 def make_backbone(

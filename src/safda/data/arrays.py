@@ -41,14 +41,15 @@ def from_npy(path: Path) -> Domain:
     """Map an n×d array that stays on disk; its labels, if any, are in ``<name>.labels.npy`` beside it."""
     matrix = _mapped_array(path)
     _check_matrix(str(path), matrix)
-    for start in range(0, len(matrix), _CHUNK):
-        _check_finite(str(path), np.asarray(matrix[start : start + _CHUNK], dtype=np.float32), start)
+    count = len(matrix)
     segment = Segment(path, matrix.offset, matrix.dtype, matrix.shape[1])
-    inputs = MappedRows([segment], np.zeros(len(matrix), dtype=np.int64), np.arange(len(matrix)))
+    inputs = MappedRows([segment], np.zeros(count, dtype=np.int64), np.arange(count))
+    for rows in torch.split(torch.arange(count), _CHUNK):
+        _check_finite(str(path), inputs[rows].numpy(), int(rows[0]))
     beside = path.with_suffix(".labels.npy")
     if not beside.is_file():
         return Domain(str(path), inputs)
-    numbers, names = _labels(str(beside), len(matrix), np.asarray(_mapped_array(beside)), None)
+    numbers, names = _labels(str(beside), count, np.asarray(_mapped_array(beside)), None)
     return Domain(str(path), inputs, numbers, names)
 
 

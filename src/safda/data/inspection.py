@@ -17,7 +17,7 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
-from safda.data.pictures import FORMATS, as_rgb, first_line, upright_size
+from safda.data.pictures import FORMATS, as_rgb, first_line, orientation, upright_size
 from safda.data.places import cache_folder, readers
 from safda.runs import write_text
 
@@ -65,7 +65,7 @@ def inspect(file: Path) -> Inspected:
     try:
         size, traits = upright_size(picture), _traits(picture)
         picture.draft("RGB", (_PREVIEW, _PREVIEW))
-        as_rgb(picture)
+        as_rgb(picture).load()
     except Exception as error:  # decoders raise whatever the damage makes them stumble over
         return Inspected(f"broken: {first_line(error)}", digest)
     return Inspected("", digest, size, traits)
@@ -81,7 +81,7 @@ def _traits(picture: Any) -> tuple[str, ...]:
         "greyscale": mode in ("L", "LA", "La"),
         "black and white": mode == "1",
         "transparent": mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info,
-        "rotated by EXIF": picture.getexif().get(0x0112, 1) in range(2, 9),
+        "rotated by EXIF": orientation(picture) != 1,
         "animated": getattr(picture, "n_frames", 1) > 1 and picture.format != "MPO",
     }
     return tuple(name for name, there in found.items() if there)

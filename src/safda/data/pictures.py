@@ -40,6 +40,7 @@ _TRIES = 10
 _LONGEST = 4  # the long side at most this many times the short one asked for: a strip must not fill the memory
 
 warnings.filterwarnings("ignore", module=r"PIL\.")  # what is wrong with a file is told in one place, by inspection
+warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to a decoded picture
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def decoded(file: Path, short: int) -> Tensor:
     with Image.open(file, formats=FORMATS) as picture:
         size = upright_size(picture)
         picture.draft("RGB", (short, short))
-        pixels = np.array(as_rgb(picture))
+        pixels = np.asarray(as_rgb(picture))
     width, height = _resized(size, short)
     return resize(torch.from_numpy(pixels).permute(2, 0, 1), height, width)
 
@@ -139,12 +140,19 @@ def resize(picture: Tensor, height: int, width: int) -> Tensor:
 def upright_size(picture: Any) -> tuple[int, int]:
     """Width and height once EXIF's rotation is undone."""
     width, height = picture.size
-    return (height, width) if picture.getexif().get(0x0112, 1) in (5, 6, 7, 8) else (width, height)
+    return (height, width) if orientation(picture) in (5, 6, 7, 8) else (width, height)
+
+
+def orientation(picture: Any) -> int:
+    """EXIF's word on how a picture must be turned: 2 to 8; 1 is upright."""
+    value = picture.getexif().get(0x0112, 1)
+    return value if value in range(2, 9) else 1
 
 
 def as_rgb(picture: Any) -> Any:
     """Turn a picture of any mode into upright RGB: the first frame, on white where it is transparent."""
-    picture = ImageOps.exif_transpose(picture)
+    if orientation(picture) != 1:
+        picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I") or picture.mode == "F":
         picture = Image.fromarray(_eight_bits(np.asarray(picture)))
     if picture.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info:
