@@ -1,7 +1,7 @@
 """Office-31 from pictures: source only against MDD+SAF, with a frozen backbone or a trained one.
 
-    python -m benchmarks.office31 OFFICE31 WEIGHTS [--source amazon] [--target webcam] [--backbone tf_efficientnet_lite0]
-        [--steps 1000] [--batch 32] [--seeds 3] [--fine-tune]
+    python -m benchmarks.office31 OFFICE31 WEIGHTS [--source amazon] [--target webcam] [--steps 1000] [--batch 32]
+        [--seeds 3] [--fine-tune] [--backbone tf_efficientnet_lite0]
 
 OFFICE31 is the dataset as it comes off the disk, WEIGHTS a safetensors file. Accuracies are those at the last step:
 no target label is looked at before, and none chooses anything.
@@ -48,7 +48,7 @@ def main() -> None:
         for seed in range(options.seeds):
             began = time.perf_counter()
             knobs = {**network, **changes, "seed": seed, "steps": options.steps, "batch": options.batch}
-            adapted = safda.fit(source, target, **knobs)  # type: ignore[arg-type]
+            adapted = safda.fit(source, target, **knobs)
             trained = time.perf_counter() - began
             results.setdefault(name, []).append(adapted.evaluate(target).accuracy)
             print(f"{name}, seed {seed}: {results[name][-1]:.1%} after {trained:.0f} s of training", flush=True)
