@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from safda.data import Domain, load_domain
-from safda.errors import SafdaError
+from safda.data.feed import evaluation_batches
+from safda.data.pictures import Pictures
+from safda.errors import SafdaError, nearest
+from safda.features import Count, for_network, frozen_features, picture_side
 from safda.model import AdaptationModel
 from safda.recipe import Recipe, load_recipe, preset
 from safda.runs import RunFolder, write_bytes
@@ -22,6 +26,7 @@ from safda.scoring import Evaluation, score
 from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train, weights_of
 
 _EVALUATION_BATCH = 1024
+_EVALUATION_PICTURES = 32
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,14 @@ class Predictions:
         classes: all class names, in the order of the columns of ``logits``.
         logits: n×K.
         embedding: B's output, n×width.
+        skipped: what could not be read: (id, why).
     """
 
     ids: tuple[str, ...]
     classes: tuple[str, ...]
     logits: NDArray[np.float32]
     embedding: NDArray[np.float32]
+    skipped: tuple[tuple[str, str], ...] = ()
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
@@ -130,13 +137,16 @@ class Adapted:
     @torch.inference_mode()
     def predict(self, data: Any) -> Predictions:
         """Predict the class of every sample of a domain: a name, a path or an array."""
-        domain = load_domain(data)
-        check_shape(domain, tuple(self._data["input_shape"]))
+        shape = tuple(self._data["input_shape"])
+        domain = for_network(load_domain(data), shape[-1])
+        check_shape(domain, shape)
         device = next(self.model.parameters()).device
-        parts = [self.model.predict(rows.to(device)) for rows in torch.split(domain.inputs, _EVALUATION_BATCH)]
+        domain = frozen_features(self.model, domain)
+        size = _EVALUATION_BATCH if len(domain.inputs.shape) == 2 or domain.in_memory else _EVALUATION_PICTURES
+        parts = [self.model.predict(inputs.to(device)) for inputs in evaluation_batches(domain, size)]
         logits, embedding = (torch.cat(part).float().cpu() for part in zip(*parts, strict=True))
         ids = domain.ids or tuple(str(row) for row in range(len(domain)))
-        return Predictions(ids, self.classes, logits.numpy(), embedding.numpy())
+        return Predictions(ids, self.classes, logits.numpy(), embedding.numpy(), domain.skipped)
 
     def evaluate(self, data: Any) -> Evaluation:
         """Compare predictions with the labels of a domain. On a target, this is an oracle's number."""
@@ -145,9 +155,10 @@ class Adapted:
         used = [names[k] for k in torch.unique(labels).tolist()]
         unknown = [name for name in used if name not in self.classes]
         if unknown:
-            raise SafdaError(
-                f"{domain.name}: class {unknown[0]!r} was not in the source, whose classes are {_some(self.classes)}"
-            )
+            more = f" (nor were {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+            hint = nearest(unknown[0], self.classes)
+            hint = hint if "mean" in hint else f", whose classes are {_some(self.classes)}"
+            raise SafdaError(f"{domain.name}: class {unknown[0]!r} was not in the source{more}{hint}")
         number = torch.tensor([self.classes.index(name) if name in self.classes else -1 for name in names])
         return score(self.predict(domain).probabilities, number[labels].numpy(), self.classes)
 
@@ -157,11 +168,16 @@ class Adapted:
         run.save_model(weights_of(self.model))
 
     @classmethod
-    def load(cls, path: str | Path) -> Adapted:
-        """Read a finished run, or a folder that :meth:`save` wrote. No code is run from it."""
+    def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Adapted:
+        """Read a finished run, or a folder that :meth:`save` wrote. No code is run from it.
+
+        Args:
+            path: the folder.
+            backbone: a network like the one that training was given, where it was given one.
+        """
         run = RunFolder.open(path)
         weights = run.load_model()
-        model, classes = _empty_model(run)
+        model, classes = _empty_model(run, backbone)
         load_weights(model, weights, str(path))
         return cls(model, classes, run.data)
 
@@ -175,25 +191,34 @@ def fit(
     watch: Watch | None = None,
     cpu: bool = False,
     trackers: tuple[str, ...] = (),
+    backbone: nn.Module | None = None,
+    cache_decoded: bool = False,
+    strict: bool = False,
     **overrides: Any,
 ) -> Adapted:
     """Adapt a classifier from a labelled source to an unlabelled target.
 
     Args:
-        source: a domain with labels: a name, a path, or a pair (features, labels).
+        source: a domain with labels: a name, the path of a folder or a file, or a pair (features, labels).
         target: a domain; labels it may have are dropped at the door.
         out: a new run folder; None keeps everything in memory.
-        recipe: a recipe, a preset's name or a TOML file; by default ``digits`` for the embedded digits and
-            ``default`` for anything else.
+        recipe: a recipe, a preset's name or a TOML file; by default ``digits`` for the embedded digits,
+            ``pictures`` for pictures and ``default`` for arrays.
         watch: called after every step.
         cpu: stay on the CPU even where there is a GPU.
         trackers: experiment trackers that accelerate knows, such as ``"tensorboard"``.
+        backbone: a network of your own for F: from n×3×h×w to n×d. It is trained in place.
+        cache_decoded: keep decoded pictures on disk, which takes some 200 kB for each at 224 pixels.
+        strict: make an error of pictures that cannot be read, instead of skipping them.
         overrides: knobs by their path, as in ``steps=500`` or ``**{"adversary.name": "cdan"}``.
     """
-    source, target = load_domain(source, "source"), load_domain(target, "target")
+    source, target = load_domain(source, "source", strict=strict), load_domain(target, "target", strict=strict)
     if not isinstance(recipe, Recipe):
         recipe = default_recipe(source) if recipe is None else load_recipe(recipe)
-    adapted, outcome = start(source, target, recipe.override(overrides), out, watch, cpu, trackers)
+    recipe = recipe.override(overrides)
+    adapted, outcome = start(
+        source, target, recipe, out, watch, cpu, trackers, backbone=backbone, cache_decoded=cache_decoded
+    )
     if outcome.stopped_by:
         where = f"; safda.resume({str(out)!r}) goes on with it" if out else ""
         raise SafdaError(f"stopped by {outcome.stopped_by.name} after step {outcome.step}{where}")
@@ -202,6 +227,8 @@ def fit(
 
 def default_recipe(source: Domain) -> Recipe:
     """Give the recipe for a source that comes without one."""
+    if isinstance(source.inputs, Pictures):
+        return preset("pictures")
     return preset("digits" if source.name.startswith("digits-") else "default")
 
 
@@ -213,24 +240,33 @@ def start(
     watch: Watch | None = None,
     cpu: bool = False,
     trackers: tuple[str, ...] = (),
+    *,
+    backbone: nn.Module | None = None,
+    cache_decoded: bool = False,
+    count: Count | None = None,
 ) -> tuple[Adapted, Outcome]:
     """Begin a run: check the domains, make the folder and the model, train."""
     _, classes = source.labelled("a training source")
     if len(classes) < 2:
         raise SafdaError(f"{source.name}: has one class only ({classes[0]!r}); a classifier needs two or more")
+    side = picture_side(source, recipe, backbone)
+    source, target = (for_network(domain, side, cache_decoded) for domain in (source, target.unlabelled()))
     shape = tuple(source.inputs.shape[1:])
     check_shape(target, shape)
-    target = target.unlabelled()
     data = {
         "source": _origin(source),
         "target": _origin(target),
         "input_shape": list(shape),
+        "input_type": str(source.inputs.dtype).removeprefix("torch."),
         "classes": list(classes),
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        model = AdaptationModel(recipe, torch.zeros(shape), len(classes))
+        model = AdaptationModel(recipe, source.blank(), len(classes), backbone)
     accelerator = make_accelerator(recipe, cpu=cpu, trackers=trackers, folder=Path(out) if out else None)
+    with accelerator.main_process_first():
+        model.to(accelerator.device)
+        source, target = (frozen_features(model, domain, count) for domain in (source, target))
     run = None
     if out is not None:
         if accelerator.is_main_process:
@@ -249,6 +285,8 @@ def resume(
     watch: Watch | None = None,
     cpu: bool = False,
     trackers: tuple[str, ...] = (),
+    backbone: nn.Module | None = None,
+    cache_decoded: bool = False,
 ) -> tuple[Adapted, Outcome]:
     """Go on with a run that was stopped, from its last checkpoint, on the same data.
 
@@ -259,10 +297,12 @@ def resume(
         watch: called after every step.
         cpu: stay on the CPU even where there is a GPU.
         trackers: experiment trackers that accelerate knows.
+        backbone: the same network again, if one was handed over.
+        cache_decoded: keep decoded pictures on disk.
     """
     run = RunFolder.open(path)
     if run.finished:
-        return Adapted.load(path), Outcome(run.recipe.steps, None)
+        return Adapted.load(path, backbone), Outcome(run.recipe.steps, None)
     data = run.data
     domains = []
     for role, given in (("source", source), ("target", target)):
@@ -274,9 +314,12 @@ def resume(
             raise SafdaError(
                 f"{domain.name}: has changed since the run in {path} began; a resumed run needs the same data"
             )
-        domains.append(domain)
-    model, classes = _empty_model(run)
+        domains.append(for_network(domain, data["input_shape"][-1], cache_decoded))
+    model, classes = _empty_model(run, backbone)
     accelerator = make_accelerator(run.recipe, cpu=cpu, trackers=trackers, folder=run.path)
+    if run.recipe.network.frozen:
+        load_weights(model, run.last_checkpoint().model, str(path))  # they hold the backbone that made the features
+        domains = [frozen_features(model, domain) for domain in domains]
     outcome = train(model, *domains, accelerator=accelerator, run=run, watch=watch, resume=True)
     return Adapted(model, classes, data), outcome
 
@@ -288,20 +331,22 @@ def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
         raise SafdaError(f"{domain.name}: its samples are of shape {there}, the source's of shape {shape}")
 
 
-def _empty_model(run: RunFolder) -> tuple[AdaptationModel, tuple[str, ...]]:
+def _empty_model(run: RunFolder, backbone: nn.Module | None) -> tuple[AdaptationModel, tuple[str, ...]]:
     """Make the network of a run; its weights come from the folder, so none are downloaded."""
     data, recipe = run.data, run.recipe
     classes = tuple(data["classes"])
-    offline = replace(recipe, network=replace(recipe.network, pretrained=False))
-    model = AdaptationModel(offline, torch.zeros(tuple(data["input_shape"])), len(classes))
+    offline = replace(recipe, network=replace(recipe.network, pretrained=False, weights=""))
+    sample = torch.zeros(tuple(data["input_shape"]), dtype=getattr(torch, data["input_type"]))
+    model = AdaptationModel(offline, sample, len(classes), backbone)
     model.recipe = recipe
     return model, classes
 
 
 def _origin(domain: Domain) -> dict[str, Any]:
     path = Path(domain.name)
-    name = str(path.resolve()) if path.suffix and path.exists() else domain.name
-    return {"name": name, "samples": len(domain), "digest": domain.fingerprint()}
+    name = domain.name if domain.in_memory and path.suffix != ".npz" else str(path.resolve())
+    skipped = [list(each) for each in domain.skipped]
+    return {"name": name, "samples": len(domain), "digest": domain.fingerprint(), "skipped": skipped}
 
 
 def _some(names: tuple[str, ...], most: int = 8) -> str:

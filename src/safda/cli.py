@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from safda.training import Outcome
 
 _FIT = "safda fit SOURCE TARGET -o RUN [--recipe R] [--adversary NAME] [--no-saf] [any knob of the recipe] [options]"
+_FEATURES = "safda features DATA [--backbone NAME] [--weights FILE] [any knob of the network]"
 _RECIPE = "safda recipe [PRESET] [any knob of the recipe]"
-_DOMAIN = "digits-rendered, digits-handwritten, or a .npz file with 'features' (n×d) and, for a source, 'labels'"
+_DOMAIN = (
+    "a folder of pictures (for a source, a folder for each class), a list or .csv or .parquet of them, a .npz or .npy "
+    "file of features, digits-rendered or digits-handwritten"
+)
+_SHORT = {"network.backbone": ["--backbone"], "network.weights": ["--weights"]}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,14 +64,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _fit(options: argparse.Namespace) -> int:
     from safda.adapted import default_recipe, start
-    from safda.data import load_domain
+    from safda.data.preflight import preflight
 
-    source, target = load_domain(options.source), load_domain(options.target)
+    source, target = _both_domains(options)
     recipe = load_recipe(options.recipe) if options.recipe else default_recipe(source)
     recipe = recipe.override(_overrides(options), "command line")
+    if _is_first_process():
+        for line in preflight(source, target.unlabelled(), recipe.batch).warnings:
+            print(f"safda: note: {line}", file=sys.stderr)
     with _view(f"{source.name} → {target.name}", recipe) as view:
-        _, outcome = start(source, target, recipe, options.out, view, options.cpu, tuple(options.track))
+        _, outcome = start(
+            source,
+            target,
+            recipe,
+            options.out,
+            view,
+            options.cpu,
+            tuple(options.track),
+            cache_decoded=options.cache_decoded,
+            count=view.count,
+        )
     return _told(options.out, outcome)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from safda.data.preflight import preflight
+    from safda.recipe import preset
+    from safda.view import preflight_table
+
+    source, target = _both_domains(options)
+    result = preflight(source, target, preset("pictures").batch)
+    if options.json:
+        print(json.dumps(result.to_dict(), ensure_ascii=False))
+        return 0
+    console = _console()
+    console.print(preflight_table(result.to_dict()))
+    for line in result.warnings or ["nothing to complain of"]:
+        console.print(f"• {line}", highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def _features(options: argparse.Namespace) -> int:
+    from safda.features import precompute
+    from safda.recipe import preset
+
+    recipe = preset("pictures").override(_overrides(options), "command line")
+    with _counting("pictures") as count:
+        result = precompute(options.data, recipe, count)
+    _say(result, f"features of {result['pictures']} pictures are at hand, {result['computed']} of them new")
+    return 0
+
+
+def _both_domains(options: argparse.Namespace) -> list[Any]:
+    from safda.data import load_domain
+
+    with _counting("opening pictures") as count:
+        return [load_domain(what, strict=options.strict, watch=count) for what in (options.source, options.target)]
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -75,7 +128,13 @@ def _resume(options: argparse.Namespace) -> int:
 
     recipe = RunFolder.open(options.out).recipe
     with _view(f"resuming {options.out}", recipe) as view:
-        _, outcome = resume(options.out, watch=view, cpu=options.cpu, trackers=tuple(options.track))
+        _, outcome = resume(
+            options.out,
+            watch=view,
+            cpu=options.cpu,
+            trackers=tuple(options.track),
+            cache_decoded=options.cache_decoded,
+        )
     return _told(options.out, outcome)
 
 
@@ -84,8 +143,12 @@ def _predict(options: argparse.Namespace) -> int:
 
     predictions = Adapted.load(options.model).predict(options.data)
     predictions.write(options.out, options.probabilities)
-    summary = {"predictions": str(options.out), "samples": len(predictions.ids)}
-    _say(summary, f"{len(predictions.ids)} predictions in {options.out}")
+    count, skipped = len(predictions.ids), dict(predictions.skipped)
+    told = "".join(f"\nskipped {each}: {why}" for each, why in skipped.items())
+    _say(
+        {"predictions": str(options.out), "samples": count, "skipped": skipped},
+        f"{count} predictions in {options.out}{told}",
+    )
     return 0
 
 
@@ -148,6 +211,14 @@ def _view(title: str, recipe: Recipe) -> Any:
     return TrainingView(title, recipe.steps, _console())
 
 
+def _counting(title: str) -> Any:
+    from rich.console import Console
+
+    from safda.view import CountView
+
+    return CountView(title, Console(stderr=True))
+
+
 def _say(machine: dict[str, Any], person: str) -> None:
     """One sentence in a terminal, one line of JSON anywhere else."""
     print(person if sys.stdout.isatty() else json.dumps(machine, ensure_ascii=False))
@@ -179,6 +250,8 @@ def _parser() -> _Parser:
         epilog="""examples:
   safda demo                                              see it work, in about three minutes
   safda fit digits-rendered digits-handwritten -o run     adapt, with the defaults
+  safda doctor photos/ sketches/                          what is in two folders of pictures
+  safda fit photos/ sketches/ -o run                      a labelled folder for each class in photos/
   safda fit amazon.npz webcam.npz -o run --adversary cdan --steps 2000
   safda predict run webcam.npz -o predictions.csv
   safda evaluate run webcam.npz                           where there are labels to compare with
@@ -195,8 +268,21 @@ def _parser() -> _Parser:
     )
     fit.add_argument("-o", "--out", type=Path, required=True, metavar="RUN", help="a new folder for the run")
     fit.add_argument("--recipe", metavar="R", help=f"a TOML file (see 'safda recipe') or one of {', '.join(PRESETS)}")
+    _add_strict(fit)
     _add_machine(fit)
     _add_knobs(fit)
+
+    doctor = _command(subparsers, "doctor", _doctor, "look at two domains: what is odd, broken or in both")
+    doctor.add_argument("source", metavar="SOURCE", help=f"labelled: {_DOMAIN}")
+    doctor.add_argument("target", metavar="TARGET", help="the other one")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    _add_strict(doctor)
+
+    features = _command(
+        subparsers, "features", _features, "compute pictures' features once, for runs with --frozen", _FEATURES
+    )
+    features.add_argument("data", metavar="DATA", help="pictures: a folder, a list or a manifest")
+    _add_knobs(features, only="network")
 
     resume = _command(subparsers, "resume", _resume, "go on with a run that was stopped, exactly where it was")
     resume.add_argument("out", type=Path, metavar="RUN", help="the folder of a run")
@@ -236,7 +322,14 @@ def _command(subparsers: Any, name: str, run: Any, help: str, usage: str | None 
     return command
 
 
+def _add_strict(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--strict", action="store_true", help="make an error of files that cannot be used")
+
+
 def _add_machine(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--cache-decoded", action="store_true", help="keep decoded pictures on disk (some 200 kB each at 224 pixels)"
+    )
     command.add_argument("--cpu", action="store_true", help="stay on the CPU even where there is a GPU")
     command.add_argument(
         "--track",
@@ -247,11 +340,13 @@ def _add_machine(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_knobs(command: argparse.ArgumentParser) -> None:
-    """One option for each knob of the recipe, under its path there."""
+def _add_knobs(command: argparse.ArgumentParser, only: str | None = None) -> None:
+    """One option for each knob of the recipe, or of one section of it, under its path there."""
     groups: dict[str, Any] = {}
     for path, (knob, default) in _knobs().items():
         section = path.rpartition(".")[0]
+        if only not in (None, section):
+            continue
         if section not in groups:
             title = f"recipe: {section}" if section else "recipe"
             groups[section] = command.add_argument_group(title)
@@ -263,12 +358,21 @@ def _add_knobs(command: argparse.ArgumentParser) -> None:
                     metavar="NAME",
                     help=f"the method: {', '.join(ADVERSARIES)}; brings its own defaults",
                 )
+            if section == "network":
+                groups[section].add_argument(
+                    "--frozen",
+                    dest="network.frozen",
+                    action="store_const",
+                    const="true",
+                    help="no backbone training",
+                )
             if section == "saf":
                 groups[section].add_argument(
                     "--no-saf", dest="saf.enabled", action="store_const", const="false", help="train without SAF"
                 )
         choices = f" ({', '.join(knob.choices)})" if knob.choices else ""
         groups[section].add_argument(
+            *_SHORT.get(path, ()),
             f"--{path.replace('_', '-')}",
             dest=path,
             metavar=type(default).__name__.upper(),

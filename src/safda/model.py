@@ -42,14 +42,17 @@ class AdaptationModel(nn.Module):
         recipe: sizes, method, SAF's variant and the ramps.
         sample: one input, to know its shape.
         classes: number of classes K.
+        backbone: a network to use as F in place of the one that the recipe names.
     """
 
-    def __init__(self, recipe: Recipe, sample: Tensor, classes: int) -> None:
+    def __init__(self, recipe: Recipe, sample: Tensor, classes: int, backbone: nn.Module | None = None) -> None:
         super().__init__()
         network = recipe.network
         width = network.bottleneck_width
         self.recipe = recipe
-        self.backbone, feature_dim = make_backbone(network.backbone, sample, network.pretrained)
+        self.backbone, feature_dim = make_backbone(
+            network.backbone, sample, network.pretrained, network.weights, network.frozen, backbone
+        )
 
         def new_bottleneck() -> Bottleneck:
             return Bottleneck(feature_dim, width, network.dropout)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -9,7 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from safda.errors import SafdaError
+from safda.errors import SafdaError, nearest
+from safda.weights import load_backbone
 
 
 class Dropout(nn.Dropout):
@@ -85,35 +88,139 @@ class SmallCNN(nn.Sequential):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on the CPU
 
 
-def make_backbone(name: str, sample: Tensor, pretrained: bool) -> tuple[nn.Module, int]:
+class Backbone(nn.Module):
+    """F for pictures of 8 bits: normalises a whole batch in one go, then looks at it.
+
+    A frozen one stays as it is, batch norm's statistics included, and lets features that it made before pass.
+
+    Args:
+        network: from n×3×h×w to n×d.
+        mean: of each channel, where white is 1.
+        std: likewise.
+        frozen: whether it learns nothing.
+    """
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float], frozen: bool) -> None:
+        super().__init__()
+        self.network = network.requires_grad_(not frozen)
+        self.frozen = frozen
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(mean))
+        self.register_buffer("std", torch.tensor(std))
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Go into training mode, unless frozen."""
+        super().train(mode and not self.frozen)
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """From pictures to features."""
+        if inputs.ndim == 2:
+            return inputs
+        return cast(Tensor, self.network(self._normalised(inputs) if inputs.dtype == torch.uint8 else inputs))
+
+    def _normalised(self, pictures: Tensor) -> Tensor:
+        """Normalise line by line of pixels: an inner loop over three channels takes four times as long."""
+        width = pictures.shape[3]
+        lines = pictures.permute(0, 2, 3, 1).flatten(2).float()
+        lines.sub_(255 * self.mean.repeat(width)).mul_(1 / (255 * self.std.repeat(width)))
+        return lines.view(*lines.shape[:2], width, -1).permute(0, 3, 1, 2)
+
+
+def make_backbone(
+    name: str,
+    sample: Tensor,
+    pretrained: bool,
+    weights: str = "",
+    frozen: bool = False,
+    given: nn.Module | None = None,
+) -> tuple[nn.Module, int]:
     """Make F for inputs like ``sample`` (one of them) and tell its feature size.
 
     A vector needs no backbone: it is a feature already.
+
+    Args:
+        name: small-cnn, or a model that timm knows.
+        sample: one input; of 8 bits, it is a picture that F normalises.
+        pretrained: start from timm's weights.
+        weights: start from this file instead.
+        frozen: never train it.
+        given: a network to use in place of the named one.
     """
     if sample.ndim == 1:
         return nn.Identity(), sample.shape[0]
-    if name == "small-cnn":
-        backbone: nn.Module = SmallCNN(sample.shape[0])
+    if given is not None:
+        backbone = given
+    elif name == "small-cnn":
+        backbone = SmallCNN(sample.shape[0])
     else:
-        backbone = _timm_backbone(name, sample.shape[0], pretrained)
+        backbone = _timm_backbone(name, sample, pretrained and not weights)
+    if weights:
+        load_backbone(backbone, Path(weights), _head_of(backbone))
+    if sample.dtype == torch.uint8:
+        backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        _, mean, std = picture_config(name, backbone)
+        backbone = Backbone(backbone, mean, std, frozen)
     with torch.no_grad():
-        features = backbone.eval()(sample.unsqueeze(0).float())
+        features = backbone.eval()(sample.unsqueeze(0) if sample.dtype == torch.uint8 else sample.unsqueeze(0).float())
+    if features.ndim != 2:
+        raise SafdaError(f"the backbone must give n×d features, not {features.ndim} dimensions")
     return backbone.train(), features.shape[1]
 
 
-def _timm_backbone(name: str, channels: int, pretrained: bool) -> nn.Module:
+def picture_config(name: str, given: nn.Module | None = None) -> tuple[int, Sequence[float], Sequence[float]]:
+    """Tell what pictures a backbone was made for: their side, and mean and standard deviation of each channel.
+
+    >>> picture_config("small-cnn")
+    (32, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    """
+    if isinstance(given, SmallCNN) or (given is None and name == "small-cnn"):
+        return 32, (0.5,) * 3, (0.5,) * 3
+    timm = _timm_with(name if given is None else None)
+    if given is None:
+        known = timm.get_pretrained_cfg(name)
+        config = timm.data.resolve_data_config(pretrained_cfg=known.to_dict() if known else {})
+    else:
+        config = timm.data.resolve_model_data_config(given)
+    return config["input_size"][-1], config["mean"], config["std"]
+
+
+def _head_of(backbone: nn.Module) -> tuple[str, ...]:
+    """Names of the classifier that a file of weights may hold and a backbone has not."""
+    head = getattr(backbone, "pretrained_cfg", {}).get("classifier") or ()
+    return (f"{head}.",) if isinstance(head, str) else tuple(f"{name}." for name in head)
+
+
+def _timm_with(name: str | None) -> Any:
+    """Import timm, and make sure that it knows a model."""
     guard_torchvision()
     import timm
+    import timm.data
 
-    if name not in timm.list_models() and name.split(".")[0] not in timm.list_models():
-        raise SafdaError(f"network.backbone = {name!r} is neither small-cnn nor a model that timm knows")
+    known = timm.list_models()
+    if name is not None and name.split(".")[0] not in known:
+        hint = nearest(name, ["small-cnn", *known])
+        hint = hint if "mean" in hint else ""
+        raise SafdaError(f"network.backbone = {name!r} is neither small-cnn nor a model that timm knows{hint}")
+    return timm
+
+
+def _timm_backbone(name: str, sample: Tensor, pretrained: bool) -> nn.Module:
+    timm = _timm_with(name)
+    # A transformer's positions belong to one size of picture; a CNN takes any and knows no such argument.
+    fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
+    size = {"img_size": tuple(sample.shape[1:])} if fixed else {}
     try:
-        model: nn.Module = timm.create_model(name, pretrained=pretrained, num_classes=0, in_chans=channels)
+        model: nn.Module = timm.create_model(
+            name, pretrained=pretrained, num_classes=0, in_chans=sample.shape[0], **size
+        )
         return model
     except Exception as error:  # timm and its hub client raise many kinds
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SafdaError(
-            f"network.backbone = {name!r} could not be made ({first}); offline, set network.pretrained = false"
+            f"network.backbone = {name!r} could not be made ({first}); offline, give a file as network.weights, "
+            "or set network.pretrained = false"
         ) from error
 
 

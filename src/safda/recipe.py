@@ -46,6 +46,9 @@ class Network:
 
     backbone: str = knob("small-cnn", "small-cnn, or any timm model name")
     pretrained: bool = knob(False, "start the backbone from timm's pretrained weights (downloads them)")
+    weights: str = knob("", "start the backbone from this safetensors file instead")
+    frozen: bool = knob(False, "leave the backbone as it is, and compute each picture's features once")
+    image_size: int = knob(0, "side of a picture in pixels; 0: what the backbone was made for", low=0, high=8192)
     bottleneck_width: int = knob(1024, "output size of the bottleneck B", low=1, high=65536)
     classifier_width: int = knob(1024, "hidden size of the classifier C", low=1, high=65536)
     dropout: float = knob(0.5, "dropout in B and C", low=0.0, high=0.99, search=(0.0, 0.7, "linear"))
@@ -322,10 +325,12 @@ def _range_text(about: Knob) -> str:
 _PICTURES = Network(backbone="resnet50", pretrained=True)
 _PAPER = Recipe(steps=100_000, network=_PICTURES, checkpoint_every=1000)
 
-#: Presets are named for what they are: ``default`` what is used where nothing is said, ``paper-…`` to the letter of the
-#: equations, ``released`` what the authors' code did, ``digits`` the embedded demonstration.
+#: Presets are named for what they are: ``default`` what is used where nothing is said, ``pictures`` the same for
+#: pictures, ``paper-…`` to the letter of the equations, ``released`` what the authors' code did, ``digits`` the
+#: embedded demonstration.
 PRESETS: dict[str, Recipe] = {
     "default": Recipe(saf=SAF(ascend=True)),
+    "pictures": Recipe(network=_PICTURES, saf=SAF(ascend=True)),
     "paper-office31": _PAPER,
     "paper-office-home": replace(_PAPER, adversary=MDD(margin=2.0)),
     "paper-visda": replace(_PAPER, adversary=MDD(margin=2.0)),

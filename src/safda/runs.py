@@ -28,13 +28,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from safetensors.torch import save as serialise
 from torch import Tensor
 
 from safda.errors import SafdaError
 from safda.recipe import Recipe
+from safda.weights import read_weights
 
 _KEPT_CHECKPOINTS = 2
 _MODELS_ON_DISK = 2 * (_KEPT_CHECKPOINTS + 1) + 1  # weights and momentum, one more being written, and the result
@@ -225,14 +224,6 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise SafdaError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return content
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read tensors; the format cannot hold code."""
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise SafdaError(f"{path}: is not a readable weights file: {error}") from None
 
 
 def _flush_folder(path: Path) -> None:

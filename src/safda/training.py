@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,7 @@ from accelerate.utils import LoggerType
 from torch import Tensor, nn
 
 from safda.data import Domain, Stream, mixed_seed
+from safda.data.feed import training_batches
 from safda.errors import SafdaError, nearest
 from safda.model import AdaptationModel, StepOutput
 from safda.networks import synchronise_batch_norm
@@ -84,15 +85,16 @@ def train(
     if run and not resume:
         _save(run, 0, model, optimiser, accelerator)  # proves that the folder takes it, before any work is done
 
-    with _own_randomness(accelerator.device), _trackers(accelerator), _stop_signals() as stop:
-        for step in range(start, recipe.steps):
+    steps = range(start, recipe.steps)
+    feed = training_batches((source, target), streams, steps, share)
+    with closing(feed), _own_randomness(accelerator.device), _trackers(accelerator), _stop_signals() as stop:
+        for step, ((rows, inputs_source), (_, inputs_target)) in zip(steps, feed, strict=True):
             progress = step / recipe.steps
             _seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS), accelerator.device)
-            rows_source, rows_target = (stream.rows(step)[share] for stream in streams)
             output = wrapped(
-                source.batch(rows_source).to(accelerator.device),
-                labels[rows_source].to(accelerator.device),
-                target.batch(rows_target).to(accelerator.device),
+                inputs_source.to(accelerator.device),
+                labels[rows].to(accelerator.device),
+                inputs_target.to(accelerator.device),
                 progress,
             )
             total = output.total
@@ -203,8 +205,8 @@ def _anyone(flag: bool, accelerator: Accelerator) -> bool:
 def _optimiser(model: AdaptationModel, recipe: Recipe) -> torch.optim.SGD:
     """SGD with Nesterov momentum; the backbone learns at its own share of the rate."""
     knobs = recipe.optimiser
-    backbone = list(model.backbone.parameters())
-    known = {id(p) for p in backbone}
+    backbone = [p for p in model.backbone.parameters() if p.requires_grad]
+    known = {id(p) for p in model.backbone.parameters()}
     rest = [p for p in model.parameters() if id(p) not in known]
     groups = [{"params": backbone, "factor": knobs.backbone_factor}, {"params": rest, "factor": 1.0}]
     return torch.optim.SGD(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -23,13 +23,14 @@ class TrainingView:
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("steps"),
+            TextColumn("{task.fields[unit]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
         )
-        self._task = self._progress.add_task(title, total=steps)
+        self._task = self._progress.add_task(title, total=steps, unit="steps")
+        self._features = self._progress.add_task("features", unit="pictures", visible=False)
         self._metrics: Mapping[str, float] = {}
         self._first: int | None = None
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=8, transient=True)
@@ -55,8 +56,30 @@ class TrainingView:
         if metrics is not None:
             self._metrics = metrics
 
+    def count(self, done: int, of: int) -> None:
+        """Take note of features being computed, before the first step."""
+        self._progress.update(self._features, completed=done, total=of, visible=done < of)
+
     def _render(self) -> Group:
         return Group(self._progress, metrics_table(self._metrics))
+
+
+class CountView:
+    """A progress bar in a terminal, for work before training: use it as a context manager, and call what it gives."""
+
+    def __init__(self, title: str, console: Console) -> None:
+        columns = (TextColumn(f"[bold]{title}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task(title, total=None, visible=False)
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        self._progress.start()
+        return lambda done, of: self._progress.update(self._task, completed=done, total=of, visible=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
 
 
 def metrics_table(metrics: Mapping[str, float]) -> Table:
@@ -91,3 +114,25 @@ def evaluation_table(result: Mapping[str, Any]) -> Table:
     ):
         table.add_row(label, f"{result[key]:.1%}", "")
     return table
+
+
+def preflight_table(result: Mapping[str, Any]) -> Table:
+    """Lay what two domains hold out for reading."""
+    table = Table(show_edge=False)
+    for heading in ("", "source", "target"):
+        table.add_column(heading)
+    both = [result["source"], result["target"]]
+    table.add_row("where", *(domain["name"] for domain in both))
+    table.add_row("samples", *(str(domain["samples"]) for domain in both))
+    table.add_row("skipped", *(str(sum(map(len, domain["skipped"].values()))) for domain in both))
+    table.add_row("put right in reading", *(_counts(domain["traits"]) for domain in both))
+    table.add_row("copies", *(str(sum(len(ids) - 1 for ids in domain["duplicates"])) for domain in both))
+    table.add_row("classes", *(str(len(domain["classes"]) or "no labels") for domain in both))
+    table.add_section()
+    for name in dict.fromkeys(name for domain in both for name in domain["classes"]):
+        table.add_row(name, *(str(domain["classes"].get(name, "")) for domain in both))
+    return table
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing"

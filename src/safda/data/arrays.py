@@ -1,4 +1,4 @@
-"""Arrays as domains: ``.npz`` files, and arrays handed over in Python. Their features take F's place."""
+"""Arrays as domains: ``.npz`` and ``.npy`` files, and arrays handed over in Python. Their features take F's place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 import torch
 
 from safda.data.domain import Domain
+from safda.data.mapped import MappedRows, Segment
 from safda.errors import SafdaError
+
+_CHUNK = 4096  # rows looked at together where the whole would not fit in memory
 
 
 def from_npz(path: Path) -> Domain:
@@ -34,6 +37,36 @@ def from_npz(path: Path) -> Domain:
     )
 
 
+def from_npy(path: Path) -> Domain:
+    """Map an n×d array that stays on disk; its labels, if any, are in ``<name>.labels.npy`` beside it."""
+    matrix = _mapped_array(path)
+    _check_matrix(str(path), matrix)
+    count = len(matrix)
+    segment = Segment(path, matrix.offset, matrix.dtype, matrix.shape[1])
+    inputs = MappedRows([segment], np.zeros(count, dtype=np.int64), np.arange(count))
+    for rows in torch.split(torch.arange(count), _CHUNK):
+        _check_finite(str(path), inputs[rows].numpy(), int(rows[0]))
+    beside = path.with_suffix(".labels.npy")
+    if not beside.is_file():
+        return Domain(str(path), inputs)
+    numbers, names = _labels(str(beside), count, np.asarray(_mapped_array(beside)), None)
+    return Domain(str(path), inputs, numbers, names)
+
+
+def _mapped_array(path: Path) -> np.memmap[Any, Any]:
+    if not path.is_file():
+        raise SafdaError(f"{path}: no such file")
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        if "object" in str(error):
+            raise SafdaError(f"{path}: holds Python objects, which are never loaded; save plain arrays") from None
+        raise SafdaError(f"{path}: is not a readable .npy file") from None
+    if array.flags.f_contiguous and not array.flags.c_contiguous:
+        raise SafdaError(f"{path}: is stored column by column; save numpy.ascontiguousarray of it")
+    return array
+
+
 def from_arrays(name: str, features: Any, labels: Any = None, classes: Any = None, ids: Any = None) -> Domain:
     """Make a domain of arrays, each checked, with one line for what does not fit.
 
@@ -45,21 +78,31 @@ def from_arrays(name: str, features: Any, labels: Any = None, classes: Any = Non
         ids: n names of the samples.
     """
     matrix = np.asarray(features)
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise SafdaError(f"{name}: 'features' must be a non-empty n×d array, not of shape {matrix.shape}")
-    if matrix.dtype.kind not in "fiub":
-        raise SafdaError(f"{name}: 'features' must be numbers, not {matrix.dtype}")
+    _check_matrix(name, matrix)
     matrix = np.ascontiguousarray(matrix, dtype=np.float32)
-    bad = ~np.isfinite(matrix).all(axis=1)
-    if bad.any():
-        row = int(bad.argmax())
-        kind = "NaN" if np.isnan(matrix[row]).any() else "infinite (or too large for float32)"
-        raise SafdaError(f"{name}: 'features' row {row} is {kind} ({int(bad.sum())} such rows); remove or mend them")
+    _check_finite(name, matrix)
     numbers, names = (None, ()) if labels is None else _labels(name, len(matrix), np.asarray(labels), classes)
     names_of_rows = None
     if ids is not None and np.shape(ids) == (len(matrix),):
         names_of_rows = tuple(str(i) for i in ids)
     return Domain(name, torch.from_numpy(matrix), numbers, names, names_of_rows)
+
+
+def _check_matrix(name: str, matrix: Any) -> None:
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise SafdaError(f"{name}: 'features' must be a non-empty n×d array, not of shape {matrix.shape}")
+    if matrix.dtype.kind not in "fiub":
+        raise SafdaError(f"{name}: 'features' must be numbers, not {matrix.dtype}")
+
+
+def _check_finite(name: str, matrix: Any, first_row: int = 0) -> None:
+    bad = ~np.isfinite(matrix).all(axis=1)
+    if bad.any():
+        row = int(bad.argmax())
+        kind = "NaN" if np.isnan(matrix[row]).any() else "infinite (or too large for float32)"
+        raise SafdaError(
+            f"{name}: 'features' row {first_row + row} is {kind} ({int(bad.sum())} such rows); remove or mend them"
+        )
 
 
 def _labels(name: str, rows: int, labels: Any, classes: Any) -> tuple[torch.Tensor, tuple[str, ...]]:

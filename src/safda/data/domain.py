@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from safda.errors import SafdaError
+
+#: Uniform numbers that each sample of a training batch may use: ten tries at a crop, and a flip.
+DRAWS = 41
+
+
+class Stored(Protocol):
+    """Samples that stay on disk and are read when asked for."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """How many samples, and the shape of one."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that a batch comes in."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor: ...
+
+    def augmented(self, rows: Tensor, draws: NDArray[np.float64]) -> Tensor:
+        """Give these rows as training sees them; ``draws`` are uniform numbers, a line for each row."""
+
+    def fingerprint(self) -> str:
+        """A digest of all samples."""
 
 
 @dataclass(frozen=True)
@@ -18,24 +46,37 @@ class Domain:
 
     Attributes:
         name: what the user calls it: a path, or the name of an embedded domain.
-        inputs: all samples, float32, first dimension counts them; vectors are features already.
+        inputs: all samples, first dimension counts them; vectors are features already.
         labels: class numbers, or None for an unlabelled domain.
         classes: the classes' names; empty for an unlabelled domain.
         ids: a name for each sample; its row number where nothing better is known.
+        skipped: what could not be used: (id, why).
     """
 
     name: str
-    inputs: Tensor
+    inputs: Tensor | Stored
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     ids: tuple[str, ...] | None = None
+    skipped: tuple[tuple[str, str], ...] = ()
 
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def batch(self, rows: Tensor) -> Tensor:
-        """Give the inputs of these rows."""
-        return self.inputs[rows]
+    @property
+    def in_memory(self) -> bool:
+        """Whether a batch costs no reading."""
+        return isinstance(self.inputs, Tensor)
+
+    def blank(self) -> Tensor:
+        """Give a sample of zeros, of this domain's shape and type."""
+        return torch.zeros(tuple(self.inputs.shape[1:]), dtype=self.inputs.dtype)
+
+    def batch(self, rows: Tensor, draws: NDArray[np.float64] | None = None) -> Tensor:
+        """Give the inputs of these rows; with ``draws``, as training sees them."""
+        if draws is None or isinstance(self.inputs, Tensor):
+            return self.inputs[rows]
+        return self.inputs.augmented(rows, draws)
 
     def unlabelled(self) -> Domain:
         """Drop the labels: what a training target goes through at the door."""
@@ -49,11 +90,18 @@ class Domain:
 
     def fingerprint(self) -> str:
         """A digest of inputs and labels, to tell whether data have changed since a run began."""
-        digest = hashlib.sha256(str((tuple(self.inputs.shape), self.classes)).encode())
-        for part in (self.inputs, self.labels):
-            if part is not None:
-                digest.update(np.ascontiguousarray(part.numpy()).data)
+        if isinstance(self.inputs, Tensor):
+            digest = hashlib.sha256(str((tuple(self.inputs.shape), self.classes)).encode())
+            digest.update(_bytes(self.inputs))
+        else:
+            digest = hashlib.sha256(f"{self.inputs.fingerprint()} {self.classes}".encode())
+        if self.labels is not None:
+            digest.update(_bytes(self.labels))
         return digest.hexdigest()[:32]
+
+
+def _bytes(values: Tensor) -> Any:
+    return np.ascontiguousarray(values.numpy()).data
 
 
 class Stream:

@@ -70,7 +70,7 @@ def mixing_weights(adapted: Adapted, domain: Domain) -> NDArray[np.float32]:
     model = adapted.model
     if model.saf is None:
         return np.empty(0, dtype=np.float32)
-    features = model.backbone(domain.inputs)
+    features = model.backbone(domain.batch(torch.arange(len(domain))))
     if model.saf.mix_at == "bottleneck":
         features = model.bottleneck(features)
         logits = model.classifier(features)

@@ -1,0 +1,91 @@
+"""What size costs: the same training on features of VisDA's size and on 4,000, from disk.
+
+    python -m benchmarks.scale [--folder /tmp] [--large 207000] [--small 4000] [--steps 150] [--rounds 3]
+
+Makes both files of features (n × 2048, 1.7 GB for the large one), trains on each in a process of its own, in turns,
+and tells peak resident memory and steps per second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+WIDTH, CLASSES = 2048, 12
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--large", type=int, default=207_000)
+    parser.add_argument("--small", type=int, default=4_000)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)  # what the child processes are called with
+    options = parser.parse_args()
+    if options.train:
+        print(json.dumps(train(options.train, options.steps)))
+        return
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        files = {rows: make(Path(folder), rows) for rows in (options.small, options.large)}
+        measured: dict[int, list[dict[str, float]]] = {rows: [] for rows in files}
+        for _ in range(options.rounds):
+            for rows, file in files.items():
+                words = [sys.executable, "-m", "benchmarks.scale", "--train", str(file), "--steps", str(options.steps)]
+                done = subprocess.run(words, check=True, capture_output=True, text=True)
+                measured[rows].append(json.loads(done.stdout))
+    for rows, of_size in measured.items():
+        memory = max(each["peak_mb"] for each in of_size)
+        speeds = ", ".join(f"{each['steps_per_second']:.1f}" for each in of_size)
+        print(f"{rows:>8} rows: {memory:,.0f} MB at most; {speeds} steps a second")
+    ratios = [
+        large["steps_per_second"] / small["steps_per_second"]
+        for small, large in zip(measured[options.small], measured[options.large], strict=True)
+    ]
+    print(json.dumps({"speed of large over small": {"median": statistics.median(ratios), "each": ratios}}))
+
+
+def make(folder: Path, rows: int) -> Path:
+    """Write made-up features and labels, piece by piece."""
+    path = folder / f"{rows}.npy"
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, CLASSES, rows)
+    features = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(rows, WIDTH))
+    for start in range(0, rows, 4096):
+        part = labels[start : start + 4096]
+        features[start : start + 4096] = (
+            rng.standard_normal((len(part), WIDTH), dtype=np.float32) + np.eye(CLASSES, WIDTH, dtype=np.float32)[part]
+        )
+    features.flush()
+    np.save(path.with_suffix(".labels.npy"), labels)
+    return path
+
+
+def train(file: Path, steps: int) -> dict[str, float]:
+    """Train on a file as both domains; peak memory of this process, and steps per second."""
+    import safda
+
+    times: list[float] = []
+
+    def watch(step: int, metrics: Mapping[str, float] | None) -> None:
+        times.append(time.perf_counter())
+
+    safda.fit(file, file, steps=steps, watch=watch, cpu=True)
+    step = statistics.median(after - before for before, after in pairwise(times[10:]))
+    status = Path("/proc/self/status").read_text().splitlines()  # getrusage would count what the parent once held
+    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    return {"steps_per_second": 1 / step, "peak_mb": peak / 1024}
+
+
+if __name__ == "__main__":
+    main()

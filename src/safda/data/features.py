@@ -1,0 +1,132 @@
+"""The feature cache: what a fixed backbone makes of each picture, computed once and read from disk ever after.
+
+A picture is known by its content, the backbone by its weights and input size, so whatever of them changes is
+computed anew and nothing else. Each extraction writes a segment of its own: two files that only grow, first the
+rows and then, once these are safely on disk, the digests of their pictures. A row without a digest is no row, so
+a kill loses at most one batch, and any number of processes can read and write at once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from safda.data.domain import Domain
+from safda.data.feed import read_ahead
+from safda.data.mapped import MappedRows, Segment
+from safda.data.pictures import Pictures
+from safda.data.places import cache_folder, readers
+from safda.errors import SafdaError
+
+_BATCH = 32
+_DIGEST = 16  # bytes
+
+
+def cached_features(
+    domain: Domain,
+    extract: Callable[[Tensor], Tensor],
+    key: str,
+    width: int,
+    watch: Callable[[int, int], None] | None = None,
+) -> Domain:
+    """Give a domain of features in place of one of pictures.
+
+    Args:
+        domain: the pictures.
+        extract: the backbone: from a batch of pictures to n×width features.
+        key: all that the features depend on but the pictures.
+        width: size of a feature.
+        watch: told (done, of how many) as it goes on.
+    """
+    pictures = domain.inputs
+    if not isinstance(pictures, Pictures):
+        return domain
+    folder = cache_folder() / "features" / f"{key}-{pictures.side}-{width}"
+    places = _places(folder)
+    missing = list({digest: row for row, digest in enumerate(pictures.digests) if digest not in places}.values())
+    if missing:
+        _extract(domain, pictures, missing, extract, folder, watch)
+        places = _places(folder)
+    found = [places[digest] for digest in pictures.digests]
+    paths = sorted({path for path, _ in found})
+    number = {path: k for k, path in enumerate(paths)}
+    segments = [Segment(path, 0, np.dtype(np.float32), width) for path in paths]
+    which = np.array([number[path] for path, _ in found])
+    return replace(domain, inputs=MappedRows(segments, which, np.array([row for _, row in found])))
+
+
+def _extract(
+    domain: Domain,
+    pictures: Pictures,
+    rows: list[int],
+    extract: Callable[[Tensor], Tensor],
+    folder: Path,
+    watch: Callable[[int, int], None] | None,
+) -> None:
+    parts = torch.split(torch.tensor(rows), _BATCH)
+    done = 0
+    with _Writer(folder) as writer:
+        for part, inputs in zip(parts, read_ahead(domain.batch, parts, readers()), strict=True):
+            features = extract(inputs)
+            if not torch.isfinite(features).all():
+                row = int(part[~torch.isfinite(features).all(1)][0])
+                raise SafdaError(f"{pictures.files[row]}: the backbone makes features of it that are not finite")
+            writer.append(features, (pictures.digests[row] for row in part.tolist()))
+            done += len(part)
+            if watch:
+                watch(done, len(rows))
+
+
+def _places(folder: Path) -> dict[str, tuple[Path, int]]:
+    """Where the features of each picture are: digest → (file, row)."""
+    places = {}
+    for digests in sorted(folder.glob("*.digests")):
+        content = digests.read_bytes()
+        for row in range(len(content) // _DIGEST):
+            digest = content[row * _DIGEST : (row + 1) * _DIGEST].hex()
+            places[digest] = (digests.with_suffix(".rows"), row)
+    return places
+
+
+class _Writer:
+    """A new segment."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            name = f"{time.time_ns()}-{os.getpid()}"
+            self._rows, self._digests = ((folder / f"{name}.{kind}").open("ab") for kind in ("rows", "digests"))
+        except OSError as error:
+            raise SafdaError(f"{folder}: cannot hold the feature cache: {error.strerror}") from None
+
+    def append(self, features: Tensor, digests: Iterable[str]) -> None:
+        """Write rows, and only when they are on disk say whose they are."""
+        try:
+            _write(self._rows, features.float().cpu().contiguous().numpy().tobytes())
+            _write(self._digests, b"".join(map(bytes.fromhex, digests)))
+        except OSError as error:
+            raise SafdaError(f"{self._rows.name}: cannot be written: {error.strerror}") from None
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._rows.close()
+        self._digests.close()
+
+
+def _write(file: IO[bytes], content: bytes) -> None:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())

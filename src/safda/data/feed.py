@@ -1,0 +1,82 @@
+"""Batches, read ahead: while a step computes, threads read and decode what the next ones need.
+
+Threads suffice: reading, decoding and resizing all let go of Python's lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from safda.data.domain import DRAWS, Domain, Stream, mixed_seed
+from safda.data.places import readers
+
+_CROP_DRAWS = 0xC209  # keeps the seeds of crops apart from those of epochs and steps
+
+Asked = TypeVar("Asked")
+Got = TypeVar("Got")
+
+
+def read_ahead(read: Callable[[Asked], Got], asked: Iterable[Asked], threads: int) -> Generator[Got, None, None]:
+    """Give ``read`` of everything asked for, in order, some of it before its turn has come; 0 threads: none of it.
+
+    >>> list(read_ahead(abs, [-1, -2, -3], threads=2))
+    [1, 2, 3]
+    """
+    if not threads:
+        yield from map(read, asked)
+        return
+    coming = iter(asked)
+    with ThreadPoolExecutor(threads, "safda-reader") as pool:
+        try:
+            waiting: deque[Future[Got]] = deque(pool.submit(read, each) for each in islice(coming, threads + 1))
+            while waiting:
+                got = waiting.popleft().result()
+                waiting.extend(pool.submit(read, each) for each in islice(coming, 1))
+                yield got
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def training_batches(
+    domains: Sequence[Domain], streams: Sequence[Stream], steps: range, share: slice, threads: int | None = None
+) -> Generator[list[tuple[Tensor, Tensor]], None, None]:
+    """Give each step's (row numbers, inputs) of each domain.
+
+    A batch is a function of the streams' seed and the step alone, down to where a picture is cropped, whatever
+    the number of threads and wherever ``steps`` starts.
+
+    Args:
+        domains: source and target.
+        streams: which rows each of them gives at a step.
+        steps: the steps to come.
+        share: this process's part of a batch.
+        threads: how many read ahead; None chooses.
+    """
+
+    def asked(step: int) -> list[tuple[Tensor, np.random.Generator]]:
+        seeds = [mixed_seed(stream.seed, step, stream.domain, _CROP_DRAWS) for stream in streams]
+        return [(s.rows(step), np.random.default_rng(seed)) for s, seed in zip(streams, seeds, strict=True)]
+
+    def read(of_domains: list[tuple[Tensor, np.random.Generator]]) -> list[tuple[Tensor, Tensor]]:
+        batches = []
+        for domain, (rows, generator) in zip(domains, of_domains, strict=True):
+            draws = None if domain.in_memory else generator.random((len(rows), DRAWS))[share]
+            batches.append((rows[share], domain.batch(rows[share], draws)))
+        return batches
+
+    if threads is None:
+        threads = 0 if all(domain.in_memory for domain in domains) else readers()
+    return read_ahead(read, map(asked, steps), threads)
+
+
+def evaluation_batches(domain: Domain, size: int) -> Generator[Tensor, None, None]:
+    """Give all inputs of a domain in order, as evaluation sees them."""
+    return read_ahead(domain.batch, torch.split(torch.arange(len(domain)), size), 0 if domain.in_memory else readers())

@@ -1,0 +1,151 @@
+"""Every file is opened once before it is used: can it be read, what is odd about it, what is its content's digest.
+
+What was found is remembered by path, size and time of change, so a second look at the same files costs little.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, UnidentifiedImageError
+
+from safda.data.pictures import FORMATS, as_rgb, first_line, orientation, upright_size
+from safda.data.places import cache_folder, readers
+from safda.runs import write_text
+
+_VERSION = 1  # of what inspection says; another makes it forget
+_PREVIEW = 32  # a JPEG is decoded this small where that is enough to know that it can be
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What is known of one file.
+
+    Attributes:
+        problem: why it cannot be used; empty if it can.
+        digest: of its content.
+        size: width and height, upright.
+        traits: what is odd about it and is put right in reading.
+    """
+
+    problem: str = ""
+    digest: str = ""
+    size: tuple[int, int] = (0, 0)
+    traits: tuple[str, ...] = ()
+
+
+def inspect(file: Path) -> Inspected:
+    """Open one file."""
+    try:
+        content = file.read_bytes() if file.is_file() else None
+    except OSError as error:
+        return Inspected(f"cannot be opened: {error.strerror}")
+    if content is None:
+        broken = "a link to nothing" if file.is_symlink() else "not a file" if file.exists() else "no such file"
+        return Inspected(broken)
+    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    if not content:
+        return Inspected("empty: zero bytes", digest)
+    try:
+        picture = Image.open(io.BytesIO(content), formats=FORMATS)
+    except UnidentifiedImageError:
+        return Inspected("not a picture", digest)
+    except Image.DecompressionBombError:
+        return Inspected("too large to be decoded safely", digest)
+    except (OSError, ValueError, SyntaxError) as error:
+        return Inspected(f"broken: {first_line(error)}", digest)
+    try:
+        size, traits = upright_size(picture), _traits(picture)
+        picture.draft("RGB", (_PREVIEW, _PREVIEW))
+        as_rgb(picture).load()
+    except Exception as error:  # decoders raise whatever the damage makes them stumble over
+        return Inspected(f"broken: {first_line(error)}", digest)
+    return Inspected("", digest, size, traits)
+
+
+def _traits(picture: Any) -> tuple[str, ...]:
+    mode = picture.mode
+    found = {
+        "CMYK": mode == "CMYK",
+        "palette": mode in ("P", "PA"),
+        "16 bits": mode.startswith("I"),
+        "floating point": mode == "F",
+        "greyscale": mode in ("L", "LA", "La"),
+        "black and white": mode == "1",
+        "transparent": mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info,
+        "rotated by EXIF": orientation(picture) != 1,
+        "animated": getattr(picture, "n_frames", 1) > 1 and picture.format != "MPO",
+    }
+    return tuple(name for name, there in found.items() if there)
+
+
+def inspect_all(
+    name: str, files: Sequence[Path], ids: Sequence[str], watch: Callable[[int, int], None] | None = None
+) -> list[Inspected]:
+    """Open all files of a domain that have changed since they were last opened.
+
+    Args:
+        name: of the domain, under which findings are remembered.
+        files: where they are.
+        ids: their names.
+        watch: told (done, of how many) as it goes on.
+    """
+    key = hashlib.sha256(os.fsencode(Path(name).resolve())).hexdigest()[:32]
+    memory = cache_folder() / "inspected" / f"{key}.json"
+    known = _remembered(memory)
+    states = [_state(file) for file in files]
+    found: dict[str, Inspected] = {}
+    asked = []
+    for file, each, state in zip(files, ids, states, strict=True):
+        if state and known.get(each, (None, None))[0] == state:
+            found[each] = known[each][1]
+        else:
+            asked.append((each, file))
+    if asked:
+        with ThreadPoolExecutor(readers()) as pool:
+            results = pool.map(inspect, [file for _, file in asked])
+            for done, ((each, _), result) in enumerate(zip(asked, results, strict=True), 1):
+                found[each] = result
+                if watch:
+                    watch(done, len(asked))
+        _remember(memory, {each: (state, found[each]) for each, state in zip(ids, states, strict=True)})
+    return [found[each] for each in ids]
+
+
+def _state(file: Path) -> list[int]:
+    """Size and time of change; nothing for what is not there."""
+    try:
+        state = file.stat()
+    except OSError:
+        return []
+    return [state.st_size, state.st_mtime_ns]
+
+
+def _remembered(memory: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(memory.read_text(encoding="utf-8"))
+        if content["version"] != _VERSION:
+            return {}
+        return {
+            each: (state, Inspected(about["problem"], about["digest"], tuple(about["size"]), tuple(about["traits"])))
+            for each, (state, about) in content["files"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _remember(memory: Path, known: dict[str, Any]) -> None:
+    files = {each: [state, asdict(about)] for each, (state, about) in known.items()}
+    try:
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        write_text(memory, json.dumps({"version": _VERSION, "files": files}))
+    except (OSError, UnicodeError):
+        return  # memory is a convenience: without it, files are opened again

@@ -1,0 +1,241 @@
+"""Where a domain's pictures are and what they are labelled: folders, list files, manifests.
+
+| what there is | what it is taken for |
+|---|---|
+| ``domain/<class>/…`` | a folder for each class, at any depth below it |
+| ``domain/images/<class>/…`` | the same, as Office-31 has it |
+| ``domain/*`` | a flat folder: no labels |
+| ``domain/image_list.txt`` | the list says what belongs to the domain, as VisDA-2017 has it |
+| ``list.txt`` | ``path label`` on each line, or ``path`` |
+| ``manifest.csv``, ``.parquet`` | columns ``path`` and, for labels, ``label`` |
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safda.errors import SafdaError, nearest
+
+LISTS = (".txt", ".lst", ".list")
+MANIFESTS = (".csv", ".parquet")
+_PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image")
+_LABEL_COLUMNS = ("label", "class", "category", "target")
+_VISDA_LIST = "image_list.txt"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a domain, before any is opened.
+
+    Attributes:
+        name: what the user calls the domain.
+        files: where they are.
+        ids: their names within the domain.
+        labels: the name of each one's class, or None for an unlabelled domain.
+        classes: all class names, in order.
+        skipped: what is no file of the domain: (id, why).
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    ids: tuple[str, ...]
+    labels: tuple[str, ...] | None = None
+    classes: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+def find(path: Path) -> Listing:
+    """List the files of a domain, whatever its layout."""
+    try:
+        if path.is_dir():
+            found = _folder(path)
+        elif path.suffix in MANIFESTS:
+            found = _manifest(path)
+        else:
+            found = _list(path, str(path))
+    except OSError as error:
+        raise SafdaError(f"{error.filename or path}: cannot be read: {error.strerror}") from None
+    if not found.files:
+        raise SafdaError(f"{path}: has no pictures in it")
+    return found
+
+
+# --------------------------------------------------------------------------------------------------- folders
+
+
+def _folder(path: Path) -> Listing:
+    if (path / _VISDA_LIST).is_file():
+        return _list(path / _VISDA_LIST, str(path))
+    direct, folders = _children(path)
+    if not direct and any(folder.name == "images" for folder in folders) and _children(path / "images")[1]:
+        direct, folders = _children(path / "images")
+    if not folders:
+        return Listing(str(path), tuple(direct), tuple(printable(file.name) for file in direct))
+    _refuse_several_domains(path, folders)
+    return _folder_per_class(str(path), direct, folders)
+
+
+def _folder_per_class(name: str, direct: list[Path], folders: list[Path]) -> Listing:
+    files: list[Path] = []
+    labels: list[str] = []
+    skipped = [(printable(file.name), "lies beside the class folders, in none of them") for file in direct]
+    for folder in folders:
+        before = len(files)
+        for file in _walk(folder, folder.parent, skipped):
+            files.append(file)
+            labels.append(_normal(folder.name))
+        if len(files) == before:
+            skipped.append((printable(f"{folder.name}/"), "an empty folder"))
+    base = folders[0].parent
+    ids = tuple(printable(file.relative_to(base).as_posix()) for file in files)
+    return Listing(name, tuple(files), ids, tuple(labels), tuple(sorted(set(labels))), tuple(skipped))
+
+
+def _children(path: Path) -> tuple[list[Path], list[Path]]:
+    """Files and folders directly in a folder, sorted; hidden ones are no part of a domain."""
+    seen = sorted(child for child in path.iterdir() if not _hidden(child.name))
+    return [child for child in seen if not child.is_dir()], [child for child in seen if child.is_dir()]
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith((".", "__MACOSX")) or name.lower() in ("thumbs.db", "desktop.ini")
+
+
+def _walk(
+    folder: Path, base: Path, skipped: list[tuple[str, str]], above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[Path]:
+    """Go through all files below a folder, in order, without going round in a circle of links."""
+    state = folder.stat()
+    here = (state.st_dev, state.st_ino)
+    if here in above:
+        name = printable(folder.relative_to(base).as_posix())
+        skipped.append((f"{name}/", "a link that leads back to a folder above it"))
+        return
+    files, folders = _children(folder)
+    yield from files
+    for child in folders:
+        yield from _walk(child, base, skipped, above | {here})
+
+
+def _refuse_several_domains(path: Path, folders: list[Path]) -> None:
+    """A folder whose folders all hold the same folders is a dataset of several domains."""
+    inner = [{child.name for child in _children(folder)[1]} for folder in folders]
+    classes = [
+        {child.name for child in _children(folder / "images")[1]} if names == {"images"} else names
+        for folder, names in zip(folders, inner, strict=True)
+    ]
+    if len(folders) > 1 and len(classes[0]) > 1 and all(names == classes[0] for names in classes):
+        names = ", ".join(folder.name for folder in folders)
+        raise SafdaError(f"{path}: holds several domains ({names}); name one of them, such as {folders[0]}")
+
+
+def printable(name: str) -> str:
+    """Write a file's name so that any terminal and any file can hold it: odd characters as escapes.
+
+    >>> printable("a\\nb")
+    'a\\\\nb'
+    """
+    text = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _normal(name: str) -> str:
+    """One spelling for names that look the same: some systems write é as e and an accent."""
+    return unicodedata.normalize("NFC", name)
+
+
+# ------------------------------------------------------------------------------------------ lists and manifests
+
+
+def _list(path: Path, name: str) -> Listing:
+    paths, labels = [], []
+    for number, line in enumerate(_lines(path), 1):
+        words = line.strip().rsplit(maxsplit=1)
+        if not words:
+            continue
+        paths.append(words[0])
+        labels.append(words[1] if len(words) == 2 else None)
+        if (labels[-1] is None) != (labels[0] is None):
+            raise SafdaError(f"{path}: line {number} is not 'path label', though others are")
+    return _listed(path, name, paths, labels)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise SafdaError(f"{path}: is not a text file in UTF-8; a list has 'path label' on each line") from None
+
+
+def _manifest(path: Path) -> Listing:
+    columns = _parquet_columns(path) if path.suffix == ".parquet" else _csv_columns(path)
+    of_paths = next((name for name in _PATH_COLUMNS if name in columns), None)
+    if of_paths is None:
+        raise SafdaError(f"{path}: has no column 'path'{nearest('path', columns)}")
+    of_labels = next((name for name in _LABEL_COLUMNS if name in columns), None)
+    paths = [str(value) for value in columns[of_paths]]
+    values = columns[of_labels] if of_labels else [None] * len(paths)
+    labels = [None if value in (None, "") else str(value) for value in values]
+    if any(labels) and None in labels:
+        raise SafdaError(f"{path}: row {labels.index(None) + 1} has no label, though others have")
+    return _listed(path, str(path), paths, labels)
+
+
+def _csv_columns(path: Path) -> dict[str, list[Any]]:
+    rows = list(csv.reader(_lines(path)))
+    if not rows:
+        raise SafdaError(f"{path}: is empty; a manifest has columns 'path' and 'label'")
+    for number, row in enumerate(rows, 1):
+        if row and len(row) != len(rows[0]):
+            raise SafdaError(f"{path}: line {number} has {len(row)} columns, the first has {len(rows[0])}")
+    return {name.strip(): [row[i] for row in rows[1:] if row] for i, name in enumerate(rows[0])}
+
+
+def _parquet_columns(path: Path) -> dict[str, list[Any]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise SafdaError("reading .parquet needs pyarrow: pip install 'safda[parquet]'") from None
+    try:
+        columns: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
+    except pyarrow.ArrowException:
+        raise SafdaError(f"{path}: is not a readable .parquet file") from None
+    return columns
+
+
+def _listed(path: Path, name: str, paths: Sequence[str], labels: Sequence[str | None]) -> Listing:
+    root = _root(path, paths[0]) if paths else path.parent
+    files, ids = tuple(root / each for each in paths), tuple(map(printable, paths))
+    if not paths or labels[0] is None:
+        return Listing(name, files, ids)
+    names = _class_names(files, [str(label) for label in labels])
+    classes = dict.fromkeys(name for _, name in sorted(zip(map(_numerically, map(str, labels)), names, strict=True)))
+    return Listing(name, files, ids, tuple(names), tuple(classes))
+
+
+def _root(path: Path, first: str) -> Path:
+    """Find what a list's paths are relative to: its own folder, one above it, or the working folder."""
+    for folder in (*path.absolute().parents, Path.cwd()):
+        if (folder / first).is_file():
+            return folder
+    raise SafdaError(f"{path}: {first!r} is in neither the list's folder, nor one above it, nor the working folder")
+
+
+def _class_names(files: Sequence[Path], labels: list[str]) -> list[str]:
+    """Call numbered classes by the folders of their pictures, where each number has a folder of its own."""
+    folders = [_normal(file.parent.name) for file in files]
+    pairs = set(zip(labels, folders, strict=True))
+    if all(label.isdecimal() for label in labels) and len(pairs) == len(set(labels)) == len(set(folders)):
+        return folders
+    return [_normal(label) for label in labels]
+
+
+def _numerically(label: str) -> tuple[int, str]:
+    return (int(label), "") if label.isdecimal() else (-1, label)

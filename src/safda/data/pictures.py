@@ -1,0 +1,275 @@
+"""Pictures on disk, decoded when a batch asks for them.
+
+A picture becomes an input in two stages. The first depends on nothing but the file: upright, in RGB, the short
+side 8/7 of the network's (256 for 224). The second cuts the input out of it: the centre, or for training a
+random part at a random scale, flipped or not, as uniform numbers say that the caller drew. So a cache of the
+first stage changes no result, and neither does the number of readers. Both give 8-bit pixels: the network
+normalises a whole batch in one go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import os
+import warnings
+import zlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from safda.errors import SafdaError
+from safda.networks import guard_torchvision
+
+guard_torchvision()
+from torchvision.transforms.v2 import functional as transforms  # noqa: E402  # after the guard
+
+Image.init()
+_WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "DIB", "TGA", "ICO", "QOI")
+#: What is read, as far as this build of Pillow can. Formats that would start another program, such as EPS, stay out.
+FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
+_TRIES = 10
+_LONGEST = 4  # the long side at most this many times the short one asked for: a strip must not fill the memory
+
+warnings.filterwarnings("ignore", module=r"PIL\.")  # what is wrong with a file is told in one place, by inspection
+warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to a decoded picture
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Picture files as the inputs of a domain.
+
+    Attributes:
+        files: where they are.
+        digests: of each file's content.
+        sizes: width and height of each, upright.
+        traits: what was odd about each and is put right in reading.
+        side: width and height of an input; 0 while no network has said it.
+        cache: where decoded pictures are kept, if anywhere.
+    """
+
+    files: tuple[Path, ...]
+    digests: tuple[str, ...]
+    sizes: tuple[tuple[int, int], ...]
+    traits: tuple[tuple[str, ...], ...]
+    side: int = 0
+    cache: Path | None = None
+
+    dtype = torch.uint8
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """How many, and the shape of an input."""
+        return len(self.files), 3, self.side, self.side
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """Give the centres of these pictures."""
+        return self._batch(rows, [_centre] * len(rows))
+
+    def augmented(self, rows: Tensor, draws: NDArray[np.float64]) -> Tensor:
+        """Give a random part of each of these pictures."""
+        return self._batch(rows, [lambda picture, side, d=d: _random_part(picture, side, d) for d in draws])
+
+    def at(self, side: int, cache: Path | None = None) -> Pictures:
+        """Give the same pictures for a network of that input size."""
+        return replace(self, side=side, cache=cache)
+
+    def fingerprint(self) -> str:
+        """A digest of all contents, in order."""
+        return hashlib.sha256("".join(self.digests).encode()).hexdigest()[:32]
+
+    def _batch(self, rows: Tensor, cuts: list[Any]) -> Tensor:
+        batch = np.empty((len(rows), self.side, self.side, 3), dtype=np.uint8)
+        for place, (row, cut) in enumerate(zip(rows.tolist(), cuts, strict=True)):
+            batch[place] = cut(self._decoded(row), self.side).permute(1, 2, 0).numpy()
+        return torch.from_numpy(batch).permute(0, 3, 1, 2)  # channels last in memory: the faster way through a CNN
+
+    @cached_property
+    def _store(self) -> DecodedStore | None:
+        if self.cache is None:
+            return None
+        short = _short_side(self.side)
+        return DecodedStore(self.cache, f"{self.fingerprint()}-{short}", [_resized(size, short) for size in self.sizes])
+
+    def _decoded(self, row: int) -> Tensor:
+        store = self._store
+        kept = store.get(row) if store else None
+        if kept is not None:
+            return kept
+        try:
+            picture = decoded(self.files[row], _short_side(self.side))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise SafdaError(f"{self.files[row]}: could be read before and cannot now ({first_line(error)})") from None
+        if store:
+            store.put(row, picture)
+        return picture
+
+
+def decoded(file: Path, short: int) -> Tensor:
+    """Read one picture: upright, RGB, 8 bits, its short side as asked; 3×h×w, channels last in memory.
+
+    A JPEG is decoded at a half, a quarter or an eighth of its size where that is still large enough.
+    """
+    with Image.open(file, formats=FORMATS) as picture:
+        size = upright_size(picture)
+        picture.draft("RGB", (short, short))
+        pixels = np.asarray(as_rgb(picture))
+    width, height = _resized(size, short)
+    return resize(torch.from_numpy(pixels).permute(2, 0, 1), height, width)
+
+
+def resize(picture: Tensor, height: int, width: int) -> Tensor:
+    """Resize 8-bit pixels, without aliasing."""
+    if tuple(picture.shape[1:]) == (height, width):
+        return picture
+    resized: Tensor = transforms.resize(picture, [height, width], antialias=True)
+    return resized
+
+
+def upright_size(picture: Any) -> tuple[int, int]:
+    """Width and height once EXIF's rotation is undone."""
+    width, height = picture.size
+    return (height, width) if orientation(picture) in (5, 6, 7, 8) else (width, height)
+
+
+def orientation(picture: Any) -> int:
+    """EXIF's word on how a picture must be turned: 2 to 8; 1 is upright."""
+    value = picture.getexif().get(0x0112, 1)
+    return value if value in range(2, 9) else 1
+
+
+def as_rgb(picture: Any) -> Any:
+    """Turn a picture of any mode into upright RGB: the first frame, on white where it is transparent."""
+    if orientation(picture) != 1:
+        picture = ImageOps.exif_transpose(picture)
+    if picture.mode.startswith("I") or picture.mode == "F":
+        picture = Image.fromarray(_eight_bits(np.asarray(picture)))
+    if picture.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+    return picture if picture.mode == "RGB" else picture.convert("RGB")
+
+
+def _eight_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Bring deeper pixels to 8 bits: whole numbers are 16 bits deep, fractions reach from 0 to 1."""
+    if values.dtype.kind == "f":
+        values = np.nan_to_num(values, posinf=0, neginf=0) * (255 if np.nanmax(values) <= 1 else 1)
+    elif values.max() > 255:
+        values = values / 257
+    return np.clip(np.round(values), 0, 255).astype(np.uint8)
+
+
+def first_line(error: BaseException) -> str:
+    """Say in a few words what a library complained of."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+# ---------------------------------------------------------------------------------------------- cutting inputs
+
+
+def _short_side(side: int) -> int:
+    """The paper's 256 for 224, and in proportion for others."""
+    return round(side * 256 / 224)
+
+
+def _resized(size: tuple[int, int], short: int) -> tuple[int, int]:
+    """Width and height after the first stage."""
+    least, most = min(size), max(size)
+    other = int(short * most / least)
+    if other > _LONGEST * short:
+        short, other = max(1, int(short * _LONGEST * short / other)), _LONGEST * short
+    return (short, other) if size[0] <= size[1] else (other, short)
+
+
+def _centre(picture: Tensor, side: int) -> Tensor:
+    cut: Tensor = transforms.center_crop(picture, [side, side])
+    return cut
+
+
+def _random_part(picture: Tensor, side: int, draws: NDArray[np.float64]) -> Tensor:
+    """Cut a random part, bring it to the network's size, and flip every other one."""
+    top, left, height, width = random_box(picture.shape[1], picture.shape[2], draws)
+    part = resize(picture[:, top : top + height, left : left + width], side, side)
+    return part.flip(2) if draws[-1] < 0.5 else part
+
+
+def random_box(height: int, width: int, draws: NDArray[np.float64]) -> tuple[int, int, int, int]:
+    """Draw (top, left, height, width) of 8% to 100% of the area and 3:4 to 4:3, as torchvision's crop does.
+
+    >>> random_box(256, 256, np.full(41, 0.5))
+    (34, 34, 188, 188)
+    """
+    for area, ratio, top, left in draws[: 4 * _TRIES].reshape(_TRIES, 4):
+        target = height * width * (0.08 + 0.92 * area)
+        aspect = math.exp(math.log(4 / 3) * (2 * ratio - 1))
+        w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return int(top * (height - h + 1)), int(left * (width - w + 1)), h, w
+    w, h = min(width, max(1, round(height * 4 / 3))), min(height, max(1, round(width * 4 / 3)))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+# -------------------------------------------------------------------------------------- the cache of decoded ones
+
+
+class DecodedStore:
+    """Decoded pictures in one file, each in a place known beforehand, filled as they are first decoded.
+
+    A picture counts as kept once its checksum stands in a second file and fits: a kill at any moment leaves at
+    worst a picture that is decoded again. A disk that fills up leaves the rest to be decoded every time.
+    """
+
+    def __init__(self, folder: Path, key: str, sizes: list[tuple[int, int]]) -> None:
+        self._shapes = [(height, width, 3) for width, height in sizes]
+        self._starts = [0, *itertools.accumulate(math.prod(shape) for shape in self._shapes)]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._pixels, self._sums = (_opened(folder / f"{key}.{kind}") for kind in ("pixels", "sums"))
+        except OSError as error:
+            raise SafdaError(f"{folder}: cannot hold the cache of decoded pictures: {error.strerror}") from None
+        self._full = False
+
+    def get(self, row: int) -> Tensor | None:
+        """Give a picture, or None if it is not there whole."""
+        checksum = os.pread(self._sums.fileno(), _SUM, row * _SUM)
+        if not any(checksum):
+            return None
+        pixels = bytearray(os.pread(self._pixels.fileno(), math.prod(self._shapes[row]), self._starts[row]))
+        if _checksum(pixels) != checksum:
+            return None
+        return torch.frombuffer(pixels, dtype=torch.uint8).view(self._shapes[row]).permute(2, 0, 1)
+
+    def put(self, row: int, picture: Tensor) -> None:
+        """Keep a picture."""
+        if self._full:
+            return
+        pixels = np.ascontiguousarray(picture.permute(1, 2, 0).numpy()).data
+        try:
+            written = os.pwrite(self._pixels.fileno(), pixels, self._starts[row])
+            if written == pixels.nbytes:
+                os.pwrite(self._sums.fileno(), _checksum(pixels), row * _SUM)
+        except OSError:
+            self._full = True
+
+
+_SUM = 4
+
+
+def _checksum(pixels: Any) -> bytes:
+    return (zlib.crc32(pixels) or 1).to_bytes(_SUM, "little")  # 0 stands for "not there"
+
+
+def _opened(path: Path) -> IO[bytes]:
+    path.touch()
+    return path.open("r+b", buffering=0)

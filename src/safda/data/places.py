@@ -1,0 +1,19 @@
+"""Where caches live, and how many readers there are: what depends on the machine and never on the experiment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Give the folder of all caches: ``$SAFDA_CACHE``, or ``safda`` in the user's cache folder."""
+    own = os.environ.get("SAFDA_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "safda"
+
+
+def readers() -> int:
+    """How many threads read and decode: one for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

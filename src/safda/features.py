@@ -1,0 +1,83 @@
+"""Where pictures meet a network: in its input size, and for a frozen one as features that are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from safda.data import Domain, load_domain
+from safda.data.features import cached_features
+from safda.data.pictures import Pictures
+from safda.data.places import cache_folder
+from safda.errors import SafdaError
+from safda.model import AdaptationModel
+from safda.networks import Backbone, make_backbone, picture_config
+from safda.recipe import Recipe
+from safda.weights import digest_of
+
+#: Told (done, of how many) while something is counted through.
+Count = Callable[[int, int], None]
+
+
+def precompute(data: Any, recipe: Recipe, count: Count | None = None) -> dict[str, int]:
+    """Fill the feature cache with a domain's pictures, and tell how many there were and how many it lacked.
+
+    Args:
+        data: a domain of pictures.
+        recipe: names the backbone; a frozen run with the same one then finds all features there.
+        count: told how far it is.
+    """
+    domain = load_domain(data, watch=count)
+    if not isinstance(domain.inputs, Pictures):
+        raise SafdaError(f"{domain.name}: is not a domain of pictures; its features are what it holds")
+    network = recipe.network
+    domain = for_network(domain, picture_side(domain, recipe, None))
+    backbone, width = make_backbone(network.backbone, domain.blank(), network.pretrained, network.weights, frozen=True)
+    computed = 0
+
+    def counted(done: int, of: int) -> None:
+        nonlocal computed
+        computed = done
+        if count:
+            count(done, of)
+
+    cached_features(domain, extractor(backbone), digest_of(backbone), width, counted)
+    return {"pictures": len(domain), "computed": computed, "width": width, "skipped": len(domain.skipped)}
+
+
+def for_network(domain: Domain, side: int, cache_decoded: bool = False) -> Domain:
+    """Give a domain whose pictures, if it is of pictures, come in a network's input size."""
+    if not isinstance(domain.inputs, Pictures):
+        return domain
+    return replace(domain, inputs=domain.inputs.at(side, cache_folder() / "decoded" if cache_decoded else None))
+
+
+def picture_side(source: Domain, recipe: Recipe, backbone: nn.Module | None) -> int:
+    """Give the side of the pictures that the backbone of a recipe, or the given one, wants; 0 for other inputs."""
+    if not isinstance(source.inputs, Pictures):
+        return 0
+    return recipe.network.image_size or picture_config(recipe.network.backbone, backbone)[0]
+
+
+def frozen_features(model: AdaptationModel, domain: Domain, count: Count | None = None) -> Domain:
+    """Give a domain of features in place of one of pictures, where the backbone is frozen."""
+    backbone = model.backbone
+    if not isinstance(backbone, Backbone) or not backbone.frozen:
+        return domain
+    return cached_features(domain, extractor(backbone), digest_of(backbone), model.bottleneck.linear.in_features, count)
+
+
+def extractor(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Give what turns pictures into features, without learning."""
+    device = next(backbone.parameters()).device
+
+    @torch.inference_mode()
+    def extract(pictures: Tensor) -> Tensor:
+        features: Tensor = backbone(pictures.to(device))
+        return features
+
+    return extract

@@ -1,0 +1,60 @@
+"""Weights in files: safetensors, which cannot hold code."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from safda.errors import SafdaError
+
+_NAMED = 3  # keys that an error lists before it counts the rest
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read tensors; the format cannot hold code."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise SafdaError(f"{path}: is not a readable weights file: {error}") from None
+
+
+def load_backbone(network: nn.Module, path: Path, head: tuple[str, ...]) -> None:
+    """Fill a backbone from a file that must fit it exactly, but for a classifier that the backbone has not.
+
+    Args:
+        network: the backbone.
+        path: a safetensors file.
+        head: names of the classifier's modules, whose weights the file may hold.
+    """
+    if not path.is_file():
+        raise SafdaError(f"network.weights = '{path}': no such file")
+    weights, own = read_weights(path), network.state_dict()
+    kept = {name: value for name, value in weights.items() if name in own or not name.startswith(head or "\0")}
+    wrong = {
+        "it lacks": [name for name in own if name not in kept],
+        "it has beyond them": [name for name in kept if name not in own],
+        "of another shape are": [name for name in own if name in kept and kept[name].shape != own[name].shape],
+    }
+    if any(wrong.values()):
+        told = "; ".join(f"{what} {_some(names)}" for what, names in wrong.items() if names)
+        raise SafdaError(f"{path}: does not fit the backbone's {len(own)} weights: {told}")
+    network.load_state_dict(kept)
+
+
+def digest_of(network: nn.Module) -> str:
+    """A digest of a network's kind and weights."""
+    digest = hashlib.sha256(type(network).__qualname__.encode())
+    for name, value in network.state_dict().items():
+        digest.update(f"{name} {tuple(value.shape)}".encode())
+        digest.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _some(names: list[str]) -> str:
+    more = f", … ({len(names)} in all)" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
