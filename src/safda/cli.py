@@ -101,6 +101,29 @@ def _demo(options: argparse.Namespace) -> int:
     return demo(options.out, options.seeds, options.all, _console())
 
 
+def _bench(options: argparse.Namespace) -> int:
+    from safda.bench.engines import Engine
+    from safda.bench.run import bench, judge_claims
+
+    if options.name == "claims":
+        print(judge_claims(options.out), end="")
+        return 0
+    settings = {"preset": options.preset, "steps": options.steps}
+    if options.frozen:
+        settings["optimiser.backbone_factor"] = 0.0
+    return bench(
+        options.name,
+        options.out,
+        data=options.data,
+        rows=options.rows.split(",") if options.rows else None,
+        seeds=options.seeds,
+        settings={key: value for key, value in settings.items() if value is not None},
+        engine=Engine(options.engine, options.address, options.jobs, options.threads, options.cpu),
+        oracle=options.oracle,
+        console=_console(),
+    )
+
+
 def _recipe(options: argparse.Namespace) -> int:
     print(load_recipe(options.name).override(_overrides(options), "command line").to_toml(), end="")
     return 0
@@ -176,6 +199,7 @@ def _parser() -> _Parser:
   safda fit amazon.npz webcam.npz -o run --adversary cdan --steps 2000
   safda predict run webcam.npz -o predictions.csv
   safda evaluate run webcam.npz                           where there are labels to compare with
+  safda bench digits -o lab                               every method, three seeds, as a table
 
 'safda COMMAND --help' tells more of each.""",
     )
@@ -214,6 +238,8 @@ def _parser() -> _Parser:
     demo.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each method (default: 3)")
     demo.add_argument("--all", action="store_true", help="also DANN and CDAN, with and without SAF")
 
+    _add_bench(subparsers)
+
     recipe = _command(subparsers, "recipe", _recipe, "print a recipe as TOML, every knob with its help", _RECIPE)
     recipe.add_argument("name", metavar="PRESET", nargs="?", default="default", help=", ".join(PRESETS))
     _add_knobs(recipe)
@@ -228,6 +254,27 @@ def _command(subparsers: Any, name: str, run: Any, help: str, usage: str | None 
     command.set_defaults(run=run)
     command.add_argument("--traceback", action="store_true", help="show where an error came from")
     return command
+
+
+def _add_bench(subparsers: Any) -> None:
+    from safda.bench.benchmark import shipped
+
+    bench = _command(subparsers, "bench", _bench, "fill in a table of the paper, or one of your own")
+    known = ", ".join(shipped())
+    bench.add_argument("name", metavar="NAME", help=f"{known}; a .toml file; or 'claims', to judge what LAB holds")
+    bench.add_argument("-o", "--out", type=Path, required=True, metavar="LAB", help="a folder; the same one goes on")
+    bench.add_argument("--data", type=Path, metavar="DIR", help="where the benchmark's domains are")
+    bench.add_argument("--rows", metavar="A,B", help="the rows to run (default: all that can be run)")
+    bench.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each row and task (default: 3)")
+    bench.add_argument("--steps", type=int, metavar="N", help="steps of each run, instead of the benchmark's own")
+    bench.add_argument("--preset", metavar="R", help="a preset or recipe file, instead of the benchmark's own")
+    bench.add_argument("--frozen", action="store_true", help="keep the backbone as it is")
+    bench.add_argument("--oracle", action="store_true", help="also tell the best run by target labels, as an oracle's")
+    bench.add_argument("--engine", default="local", metavar="NAME", help="local, ray or dask (default: local)")
+    bench.add_argument("--address", help="of the Ray or Dask cluster")
+    bench.add_argument("--jobs", type=int, metavar="N", help="cells at a time (default: 1; on a cluster, all it takes)")
+    bench.add_argument("--threads", type=int, default=1, metavar="N", help="threads of each cell (default: 1)")
+    bench.add_argument("--cpu", action="store_true", help="stay on the CPU even where there is a GPU")
 
 
 def _add_machine(command: argparse.ArgumentParser) -> None:
