@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _FIT = "safda fit SOURCE TARGET -o RUN [--recipe R] [--adversary NAME] [--no-saf] [any knob of the recipe] [options]"
 _RECIPE = "safda recipe [PRESET] [any knob of the recipe]"
+_TUNE = "safda tune SOURCE TARGET -o FOLDER [--trials N] [--storage URL] [any knob of the recipe] [options]"
 _DOMAIN = "digits-rendered, digits-handwritten, or a .npz file with 'features' (n×d) and, for a source, 'labels'"
 
 
@@ -110,7 +111,7 @@ def _bench(options: argparse.Namespace) -> int:
         return 0
     settings = {"preset": options.preset, "steps": options.steps}
     if options.frozen:
-        settings["optimiser.backbone_factor"] = 0.0
+        settings["network.frozen"] = True
     return bench(
         options.name,
         options.out,
@@ -122,6 +123,30 @@ def _bench(options: argparse.Namespace) -> int:
         oracle=options.oracle,
         console=_console(),
     )
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from safda.adapted import default_recipe
+    from safda.data import load_domain
+    from safda.tuning import tune
+
+    source, target = load_domain(options.source), load_domain(options.target)
+    recipe = load_recipe(options.recipe) if options.recipe else default_recipe(source)
+    tune(
+        source,
+        target,
+        recipe.override(_overrides(options), "command line"),
+        options.out,
+        trials=options.trials,
+        score=options.score,
+        storage=options.storage,
+        told=lambda line: print(line, file=sys.stderr),
+        cpu=options.cpu,
+    )
+    best = options.out / "best.toml"
+    next_ = f"safda fit {options.source} {options.target} --recipe {best} -o RUN"
+    _say({"recipe": str(best)}, f"the best recipe, by {options.score}, is in {best}; next: {next_}")
+    return 0
 
 
 def _recipe(options: argparse.Namespace) -> int:
@@ -239,6 +264,17 @@ def _parser() -> _Parser:
     demo.add_argument("--all", action="store_true", help="also DANN and CDAN, with and without SAF")
 
     _add_bench(subparsers)
+
+    tune = _command(subparsers, "tune", _tune, "search for a recipe, scored without target labels", _TUNE)
+    tune.add_argument("source", metavar="SOURCE", help=f"labelled: {_DOMAIN}")
+    tune.add_argument("target", metavar="TARGET", help="unlabelled; labels it may have are not looked at")
+    tune.add_argument("-o", "--out", type=Path, required=True, metavar="FOLDER", help="the same one goes on")
+    tune.add_argument("--trials", type=int, default=20, metavar="N", help="of the study in all (default: 20)")
+    tune.add_argument("--score", default="information", metavar="NAME", help="information, entropy or density")
+    tune.add_argument("--storage", metavar="URL", help="a database that many machines share (default: a file)")
+    tune.add_argument("--recipe", metavar="R", help="where to start from: a TOML file or a preset")
+    tune.add_argument("--cpu", action="store_true", help="stay on the CPU even where there is a GPU")
+    _add_knobs(tune)
 
     recipe = _command(subparsers, "recipe", _recipe, "print a recipe as TOML, every knob with its help", _RECIPE)
     recipe.add_argument("name", metavar="PRESET", nargs="?", default="default", help=", ".join(PRESETS))

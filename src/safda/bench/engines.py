@@ -16,6 +16,7 @@ from safda.bench.lab import Cell, Store
 from safda.errors import SafdaError, nearest
 
 _PATIENCE = 3  # times that the workers may break, one after the other, without a single cell being finished
+_TIMEOUT = 20  # seconds to wait for a cluster to answer
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _dask(engine: Engine) -> Iterator[None]:
     except ImportError:
         raise SafdaError("--engine dask needs Dask: pip install 'safda[dask]'") from None
     try:
-        client = Client(engine.address, timeout="20s", set_as_default=True)
+        client = Client(engine.address, timeout=_TIMEOUT, set_as_default=True)
     except (OSError, ValueError) as error:
         raise SafdaError(f"--address {engine.address}: no Dask scheduler there: {error}") from None
     with client, parallel_config("dask", n_jobs=engine.jobs or -1):

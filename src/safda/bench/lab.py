@@ -4,6 +4,7 @@
 
     LAB/
       cells/<key>/             a run folder, and result.json once it is finished and scored
+      cells/<key>.lock         who runs it, or ran it last: process and host
       cells/<key>.failed       why a cell failed, until it is tried again
       <benchmark>/lab.json     the benchmark, its settings and its domains: what makes the grid
       <benchmark>/…            its tables
@@ -16,6 +17,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,8 +85,11 @@ class Store:
     def claim(self, cell: Cell) -> Iterator[None]:
         """Keep everyone else off a cell; whoever comes second waits. The system lets go when a process dies."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / f"{cell.key}.lock").open("w") as file:
+        with (self.folder / f"{cell.key}.lock").open("a", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            file.truncate(0)
+            file.write(f"{os.getpid()} {socket.gethostname()}\n")  # for whoever wonders who has it
+            file.flush()
             yield
 
     def _failed(self, cell: Cell) -> Path:
