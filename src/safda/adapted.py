@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,9 @@ from safda.errors import SafdaError, nearest
 from safda.features import Count, for_network, frozen_features, picture_side
 from safda.model import AdaptationModel
 from safda.recipe import Recipe, load_recipe, preset
-from safda.runs import RunFolder, write_bytes
+from safda.runs import RunFolder
 from safda.scoring import Evaluation, score
+from safda.tables import write_table
 from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train, weights_of
 
 _EVALUATION_BATCH = 1024
@@ -78,39 +76,7 @@ class Predictions:
 
     def write(self, path: str | Path, all_probabilities: bool = False) -> None:
         """Write ``.csv``, ``.jsonl`` or ``.parquet``, whole or not at all."""
-        path = Path(path)
-        writers = {".csv": _csv, ".jsonl": _json_lines, ".parquet": _parquet}
-        if path.suffix not in writers:
-            raise SafdaError(f"{path}: predictions are written as {', '.join(writers)}; choose one of these endings")
-        content = writers[path.suffix](self.table(all_probabilities))
-        try:
-            write_bytes(path, content)
-        except OSError as error:
-            raise SafdaError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _csv(columns: dict[str, list[Any]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue().encode()
-
-
-def _json_lines(columns: dict[str, list[Any]]) -> bytes:
-    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-
-
-def _parquet(columns: dict[str, list[Any]]) -> bytes:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise SafdaError("writing .parquet needs pyarrow: pip install 'safda[parquet]'") from None
-    sink = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(columns), sink)
-    return sink.getvalue()
+        write_table(Path(path), self.table(all_probabilities))
 
 
 class Adapted:
@@ -151,6 +117,10 @@ class Adapted:
     def evaluate(self, data: Any) -> Evaluation:
         """Compare predictions with the labels of a domain. On a target, this is an oracle's number."""
         domain = load_domain(data)
+        return self.compare(self.predict(domain), domain)
+
+    def compare(self, predictions: Predictions, domain: Domain) -> Evaluation:
+        """Compare predictions that were made of a domain with its labels; classes are matched by name."""
         labels, names = domain.labelled("evaluate")
         used = [names[k] for k in torch.unique(labels).tolist()]
         unknown = [name for name in used if name not in self.classes]
@@ -160,7 +130,7 @@ class Adapted:
             hint = hint if "mean" in hint else f", whose classes are {_some(self.classes)}"
             raise SafdaError(f"{domain.name}: class {unknown[0]!r} was not in the source{more}{hint}")
         number = torch.tensor([self.classes.index(name) if name in self.classes else -1 for name in names])
-        return score(self.predict(domain).probabilities, number[labels].numpy(), self.classes)
+        return score(predictions.probabilities, number[labels].numpy(), self.classes)
 
     def save(self, path: str | Path) -> None:
         """Write a folder that :meth:`load` reads, and every command that takes a run."""

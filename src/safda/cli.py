@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _FIT = "safda fit SOURCE TARGET -o RUN [--recipe R] [--adversary NAME] [--no-saf] [any knob of the recipe] [options]"
 _FEATURES = "safda features DATA [--backbone NAME] [--weights FILE] [any knob of the network]"
 _RECIPE = "safda recipe [PRESET] [any knob of the recipe]"
+_TUNE = "safda tune SOURCE TARGET -o FOLDER [--trials N] [--storage URL] [any knob of the recipe] [options]"
 _DOMAIN = (
     "a folder of pictures (for a source, a folder for each class), a list or .csv or .parquet of them, a .npz or .npy "
     "file of features, digits-rendered or digits-handwritten"
@@ -170,6 +171,53 @@ def _demo(options: argparse.Namespace) -> int:
     return demo(options.out, options.seeds, options.all, _console())
 
 
+def _bench(options: argparse.Namespace) -> int:
+    from safda.bench.engines import Engine
+    from safda.bench.run import bench, judge_claims
+
+    if options.name == "claims":
+        print(judge_claims(options.out), end="")
+        return 0
+    settings = {"preset": options.preset, "steps": options.steps}
+    if options.frozen:
+        settings["network.frozen"] = True
+    return bench(
+        options.name,
+        options.out,
+        data=options.data,
+        rows=options.rows.split(",") if options.rows else None,
+        seeds=options.seeds,
+        settings={key: value for key, value in settings.items() if value is not None},
+        engine=Engine(options.engine, options.address, options.jobs, options.threads, options.cpu),
+        oracle=options.oracle,
+        console=_console(),
+    )
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from safda.adapted import default_recipe
+    from safda.data import load_domain
+    from safda.tuning import tune
+
+    source, target = load_domain(options.source), load_domain(options.target)
+    recipe = load_recipe(options.recipe) if options.recipe else default_recipe(source)
+    tune(
+        source,
+        target,
+        recipe.override(_overrides(options), "command line"),
+        options.out,
+        trials=options.trials,
+        score=options.score,
+        storage=options.storage,
+        told=lambda line: print(line, file=sys.stderr),
+        cpu=options.cpu,
+    )
+    best = options.out / "best.toml"
+    next_ = f"safda fit {options.source} {options.target} --recipe {best} -o RUN"
+    _say({"recipe": str(best)}, f"the best recipe, by {options.score}, is in {best}; next: {next_}")
+    return 0
+
+
 def _recipe(options: argparse.Namespace) -> int:
     print(load_recipe(options.name).override(_overrides(options), "command line").to_toml(), end="")
     return 0
@@ -255,6 +303,7 @@ def _parser() -> _Parser:
   safda fit amazon.npz webcam.npz -o run --adversary cdan --steps 2000
   safda predict run webcam.npz -o predictions.csv
   safda evaluate run webcam.npz                           where there are labels to compare with
+  safda bench digits -o lab                               every method, three seeds, as a table
 
 'safda COMMAND --help' tells more of each.""",
     )
@@ -306,6 +355,19 @@ def _parser() -> _Parser:
     demo.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each method (default: 3)")
     demo.add_argument("--all", action="store_true", help="also DANN and CDAN, with and without SAF")
 
+    _add_bench(subparsers)
+
+    tune = _command(subparsers, "tune", _tune, "search for a recipe, scored without target labels", _TUNE)
+    tune.add_argument("source", metavar="SOURCE", help=f"labelled: {_DOMAIN}")
+    tune.add_argument("target", metavar="TARGET", help="unlabelled; labels it may have are not looked at")
+    tune.add_argument("-o", "--out", type=Path, required=True, metavar="FOLDER", help="the same one goes on")
+    tune.add_argument("--trials", type=int, default=20, metavar="N", help="of the study in all (default: 20)")
+    tune.add_argument("--score", default="information", metavar="NAME", help="information, entropy or density")
+    tune.add_argument("--storage", metavar="URL", help="a database that many machines share (default: a file)")
+    tune.add_argument("--recipe", metavar="R", help="where to start from: a TOML file or a preset")
+    tune.add_argument("--cpu", action="store_true", help="stay on the CPU even where there is a GPU")
+    _add_knobs(tune)
+
     recipe = _command(subparsers, "recipe", _recipe, "print a recipe as TOML, every knob with its help", _RECIPE)
     recipe.add_argument("name", metavar="PRESET", nargs="?", default="default", help=", ".join(PRESETS))
     _add_knobs(recipe)
@@ -324,6 +386,27 @@ def _command(subparsers: Any, name: str, run: Any, help: str, usage: str | None 
 
 def _add_strict(command: argparse.ArgumentParser) -> None:
     command.add_argument("--strict", action="store_true", help="make an error of files that cannot be used")
+
+
+def _add_bench(subparsers: Any) -> None:
+    from safda.bench.benchmark import shipped
+
+    bench = _command(subparsers, "bench", _bench, "fill in a table of the paper, or one of your own")
+    known = ", ".join(shipped())
+    bench.add_argument("name", metavar="NAME", help=f"{known}; a .toml file; or 'claims', to judge what LAB holds")
+    bench.add_argument("-o", "--out", type=Path, required=True, metavar="LAB", help="a folder; the same one goes on")
+    bench.add_argument("--data", type=Path, metavar="DIR", help="where the benchmark's domains are")
+    bench.add_argument("--rows", metavar="A,B", help="the rows to run (default: all that can be run)")
+    bench.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each row and task (default: 3)")
+    bench.add_argument("--steps", type=int, metavar="N", help="steps of each run, instead of the benchmark's own")
+    bench.add_argument("--preset", metavar="R", help="a preset or recipe file, instead of the benchmark's own")
+    bench.add_argument("--frozen", action="store_true", help="keep the backbone as it is")
+    bench.add_argument("--oracle", action="store_true", help="also tell the best run by target labels, as an oracle's")
+    bench.add_argument("--engine", default="local", metavar="NAME", help="local, ray or dask (default: local)")
+    bench.add_argument("--address", help="of the Ray or Dask cluster")
+    bench.add_argument("--jobs", type=int, metavar="N", help="cells at a time (default: 1; on a cluster, all it takes)")
+    bench.add_argument("--threads", type=int, default=1, metavar="N", help="threads of each cell (default: 1)")
+    bench.add_argument("--cpu", action="store_true", help="stay on the CPU even where there is a GPU")
 
 
 def _add_machine(command: argparse.ArgumentParser) -> None:

@@ -17,7 +17,14 @@ from safda.runs import write_bytes
 _SHOWN = 400  # samples of each domain in a t-SNE
 
 
-def adaptation_picture(before: Adapted, after: Adapted, source: Domain, target: Domain, path: Path) -> None:
+def adaptation_picture(
+    before: Adapted,
+    after: Adapted,
+    source: Domain,
+    target: Domain,
+    path: Path,
+    titles: tuple[str, str] = ("before: source only", "after: adapted"),
+) -> None:
     """Draw t-SNE of B's output for both domains before and after adaptation, and η's histogram.
 
     Crosses are source samples, coloured by their labels; dots are target samples, coloured by what the
@@ -29,7 +36,7 @@ def adaptation_picture(before: Adapted, after: Adapted, source: Domain, target: 
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 3, figsize=(15, 5), width_ratios=(2, 2, 1.3), layout="constrained")
-    for axis, model, title in ((axes[0], before, "before: source only"), (axes[1], after, "after: adapted")):
+    for axis, model, title in zip(axes, (before, after), titles, strict=False):
         _scatter(axis, model, source, target)
         axis.set_title(title)
     axes[2].hist(mixing_weights(after, target), bins=np.linspace(0, 1, 41), color="0.35")

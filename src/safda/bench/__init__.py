@@ -1,0 +1,1 @@
+"""The laboratory: the paper's tables as data, and what fills them in."""

@@ -1,0 +1,235 @@
+"""A benchmark is data: rows (methods) by columns (tasks), with the numbers that were published for them.
+
+The paper's tables are TOML files in ``tables/``; a user's own is a file of the same form::
+
+    title = "Accuracy (%) on fruit"
+    preset = "default"                          # or a recipe file
+    change = { steps = 2000 }                   # knobs by their path, for all rows
+    domains = { P = "photos.npz", S = "sketches.npz" }
+    tasks = ["P→S", "S→P"]
+
+    [rows.mdd]                                  # a row of methods.toml needs no more
+
+    [rows.mine]
+    title = "MDD, wider margin"
+    change = { "adversary.name" = "mdd", "adversary.margin" = 8 }
+
+    [rows.theirs]                               # nothing to run: published only
+    title = "Theirs"
+    published = [81.2, 64.0]
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from safda.errors import SafdaError, nearest
+from safda.recipe import Recipe, load_recipe
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_METRICS = ("accuracy", "mean_class_accuracy")
+_KEYS = ("title", "preset", "change", "domains", "tasks", "metric", "per_class", "figure", "rows")
+_ROW_KEYS = ("title", "change", "tasks", "published", "spread", "average")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method.
+
+    Attributes:
+        name: what ``--rows`` calls it.
+        title: what a table calls it.
+        change: knobs by their path; None for a row that is published only.
+        tasks: the tasks it is run on.
+        published: task → published accuracy in percent.
+        spread: task → its published spread.
+        average: the published average.
+    """
+
+    name: str
+    title: str
+    change: Mapping[str, Any] | None
+    tasks: tuple[str, ...]
+    published: Mapping[str, float]
+    spread: Mapping[str, float]
+    average: float | None
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A table to fill in.
+
+    Attributes:
+        name: what the command line calls it.
+        title: the table's caption.
+        preset: a preset or recipe file.
+        change: knobs by their path, for all rows.
+        domains: a domain's short name → its path under the data folder, or an embedded domain's name.
+        tasks: the columns, each ``source→target`` in short names.
+        metric: the field of an evaluation that counts.
+        per_class: whether every class has a column of its own.
+        figure: two rows whose t-SNE are to be drawn side by side; or none.
+        rows: name → row, in the table's order.
+        definition: the plain values it was made of.
+    """
+
+    name: str
+    title: str
+    preset: str
+    change: Mapping[str, Any]
+    domains: Mapping[str, str]
+    tasks: tuple[str, ...]
+    metric: str
+    per_class: bool
+    figure: tuple[str, ...]
+    rows: Mapping[str, Row]
+    definition: Mapping[str, Any]
+
+    def runnable(self, chosen: Iterable[str] | None = None) -> list[Row]:
+        """Give the rows that can be run: all, or those chosen."""
+        there = {name: row for name, row in self.rows.items() if row.change is not None}
+        if chosen is None:
+            return list(there.values())
+        for name in chosen:
+            if name in self.rows and name not in there:
+                raise SafdaError(f"{self.name}: row {name!r} is published only; runnable: {', '.join(there)}")
+            if name not in there:
+                raise SafdaError(f"{self.name}: no row {name!r}{nearest(name, there)}")
+        return [there[name] for name in chosen]
+
+    def recipe(self, row: Row, settings: Mapping[str, Any], seed: int) -> Recipe:
+        """Give the recipe of one run: preset, the benchmark's changes, the settings, the row's changes, the seed."""
+        settings = dict(settings)
+        recipe = load_recipe(settings.pop("preset", self.preset)).override(self.change, f"{self.name}: change")
+        recipe = recipe.override(settings, f"{self.name}: settings")
+        return recipe.override({**(row.change or {}), "seed": seed}, f"{self.name}: rows.{row.name}.change")
+
+
+def shipped() -> list[str]:
+    """Name the benchmarks that come with the package."""
+    return sorted(Path(file.name).stem for file in _here("tables").iterdir())
+
+
+def load_benchmark(name_or_path: str | Path) -> Benchmark:
+    """Give the benchmark of that name, or the one in that TOML file."""
+    name, path = str(name_or_path), Path(name_or_path)
+    if name in shipped():
+        return from_dict(name, tomllib.loads(_here("tables", f"{name}.toml").read_text(encoding="utf-8")))
+    if path.suffix != ".toml":
+        raise SafdaError(f"no benchmark {name!r}{nearest(name, shipped())}; or give a .toml file of your own")
+    try:
+        return from_dict(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise SafdaError(f"benchmark {path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SafdaError(f"benchmark {path}: not valid TOML: {error}") from None
+
+
+def from_dict(name: str, values: Mapping[str, Any]) -> Benchmark:
+    """Make a benchmark of plain values, every one of them checked."""
+    where = f"benchmark {name}"
+    _check_keys(values, _KEYS, where)
+    for key in ("domains", "tasks", "rows"):
+        if not values.get(key):
+            raise SafdaError(f"{where}: {key!r} is missing or empty")
+    domains: dict[str, str] = values["domains"]
+    tasks = tuple(_task(task, domains, where) for task in values["tasks"])
+    rows = {row: _row(row, about, tasks, domains, where) for row, about in values["rows"].items()}
+    metric = values.get("metric", "accuracy")
+    if metric not in _METRICS:
+        raise SafdaError(f"{where}: metric = {metric!r} is unknown{nearest(str(metric), _METRICS)}")
+    figure = tuple(values.get("figure", ()))
+    if figure and (len(figure) != 2 or any(row not in rows for row in figure)):
+        raise SafdaError(f"{where}: figure = {list(figure)!r} must name two of the rows")
+    return Benchmark(
+        name=name,
+        title=values.get("title", name),
+        preset=values.get("preset", "default"),
+        change=values.get("change", {}),
+        domains=domains,
+        tasks=tasks,
+        metric=metric,
+        per_class=bool(values.get("per_class", False)),
+        figure=figure,
+        rows=rows,
+        definition=values,
+    )
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something the paper says: in every pair, the first row is better than the second."""
+
+    text: str
+    better: tuple[tuple[str, str], ...]
+    every_task: bool
+
+
+@cache
+def claims() -> tuple[Claim, ...]:
+    """Give the paper's claims."""
+    listed = tomllib.loads(_here("claims.toml").read_text(encoding="utf-8"))["claims"]
+    return tuple(Claim(c["text"], tuple(map(tuple, c["better"])), c.get("every_task", False)) for c in listed)
+
+
+@cache
+def _methods() -> dict[str, Any]:
+    return tomllib.loads(_here("methods.toml").read_text(encoding="utf-8"))
+
+
+def _here(*parts: str) -> Any:
+    return resources.files("safda.bench").joinpath(*parts)
+
+
+def _row(name: str, about: Any, tasks: tuple[str, ...], domains: Mapping[str, str], where: str) -> Row:
+    if not isinstance(about, Mapping):
+        raise SafdaError(f"{where}: rows.{name} must be a table")
+    _check_keys(about, _ROW_KEYS, f"{where}: rows.{name}")
+    known = _methods().get(name, {})
+    numbers = {}
+    for key in ("published", "spread"):
+        listed = about.get(key, [math.nan] * len(tasks))
+        if not isinstance(listed, list) or len(listed) != len(tasks):
+            raise SafdaError(f"{where}: rows.{name}.{key} must be a list of {len(tasks)} numbers, one a task")
+        numbers[key] = {task: float(x) for task, x in zip(tasks, listed, strict=True) if not math.isnan(x)}
+    own = tuple(_task(task, domains, where) for task in about.get("tasks", tasks))
+    for task in own:
+        if task not in tasks:
+            raise SafdaError(f"{where}: rows.{name}.tasks: {task!r} is not a task of the benchmark")
+    return Row(
+        name=name,
+        title=about.get("title", known.get("title", name)),
+        change=about.get("change", known.get("change")),
+        tasks=own,
+        published=numbers["published"],
+        spread=numbers["spread"],
+        average=about.get("average"),
+    )
+
+
+def _task(text: Any, domains: Mapping[str, str], where: str) -> str:
+    """Give a task as ``source→target``, both of them known."""
+    ends = [end.strip() for end in str(text).replace("->", "→").split("→")]
+    if len(ends) != 2:
+        raise SafdaError(f"{where}: task {text!r} must be 'SOURCE→TARGET' or 'SOURCE->TARGET'")
+    for end in ends:
+        if end not in domains:
+            raise SafdaError(f"{where}: task {text!r}: no domain {end!r}{nearest(end, domains)}")
+    return "→".join(ends)
+
+
+def _check_keys(values: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in values:
+        if key not in known:
+            raise SafdaError(f"{where}: unknown key {key!r}{nearest(key, known)}")

@@ -1,0 +1,119 @@
+"""One cell of a grid: train it, or go on with it, then score it. This is what a worker does, wherever it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from safda import selection
+from safda.adapted import Adapted, resume, start
+from safda.bench.lab import Cell, Store
+from safda.data import Domain, load_domain
+from safda.errors import SafdaError
+from safda.recipe import Recipe
+from safda.runs import RunFolder, write_json
+from safda.training import Watch
+
+# A run seeds the process's generator at every step, so two in one process would disturb each other. Dask may
+# give a worker several threads.
+_one_at_a_time = threading.Lock()
+
+
+def run_cell(cell: Cell, lab: Path, threads: int, cpu: bool, driver: int | None) -> None:
+    """Make sure that a cell's result is in the store, or a line on why it failed.
+
+    Args:
+        cell: what to run.
+        lab: the lab's folder, which this worker must see under the same path as everyone else.
+        threads: how many the run may use.
+        cpu: stay on the CPU even where there is a GPU.
+        driver: the process that started this worker on its machine; without it, the worker ends.
+    """
+    store = Store(lab)
+    with _one_at_a_time, store.claim(cell), limited(threads):
+        if store.result(cell) is not None:
+            return
+        store.forget_failure(cell)
+        try:
+            result = _result(cell, store.path(cell), cpu, _watch(driver))
+        except Exception as error:  # whatever it is, the other cells go on
+            store.note_failure(
+                cell, str(error) if isinstance(error, SafdaError) else f"{type(error).__name__}: {error}"
+            )
+            return
+        write_json(store.path(cell) / "result.json", result)
+        shutil.rmtree(store.path(cell) / "checkpoints", ignore_errors=True)  # a finished run resumes no more
+
+
+def _result(cell: Cell, path: Path, cpu: bool, watch: Watch | None) -> dict[str, Any]:
+    begun = time.perf_counter()
+    source, target = _domain(cell.source), _domain(cell.target)
+    adapted = completed(path, source, target, cell.recipe, watch, cpu)
+    predictions = adapted.predict(target)
+    evaluation = adapted.compare(predictions, target)
+    return {
+        "accuracy": evaluation.accuracy,
+        "mean_class_accuracy": evaluation.mean_class_accuracy,
+        "class_accuracy": evaluation.class_accuracy,
+        "calibration_error": evaluation.calibration_error,
+        "scores": selection.scores(torch.from_numpy(predictions.probabilities)),
+        "seconds": round(time.perf_counter() - begun, 3),
+    }
+
+
+def completed(
+    path: Path, source: Domain, target: Domain, recipe: Recipe, watch: Watch | None = None, cpu: bool = False
+) -> Adapted:
+    """Bring a run to its end: begin it, go on with it, or find it finished."""
+    if _can_go_on(path):
+        adapted, outcome = resume(path, watch=watch, cpu=cpu)
+    else:
+        shutil.rmtree(path, ignore_errors=True)  # died while it was being made
+        adapted, outcome = start(source, target, recipe, path, watch, cpu, ())
+    if outcome.stopped_by:
+        raise KeyboardInterrupt
+    return adapted
+
+
+def _can_go_on(path: Path) -> bool:
+    made = (path / "recipe.toml").is_file()
+    return made and (RunFolder.open(path).finished or any((path / "checkpoints").glob("step-*")))
+
+
+@lru_cache(maxsize=4)
+def _domain(where: str) -> Domain:
+    return load_domain(where)
+
+
+def _watch(driver: int | None) -> Watch | None:
+    """End this worker when its driver has gone, so that it doesn't keep a cell from the next one."""
+    if driver is None or driver == os.getpid():
+        return None
+
+    def watch(step: int, metrics: Mapping[str, float] | None) -> None:
+        if os.getppid() != driver:
+            os._exit(1)
+
+    return watch
+
+
+@contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """Use so many threads and no more, for a while."""
+    before = torch.get_num_threads()
+    with threadpool_limits(threads):
+        torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)

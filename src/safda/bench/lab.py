@@ -1,0 +1,220 @@
+"""The laboratory's store: a folder of finished and unfinished runs, each under a key made of its recipe and data.
+
+::
+
+    LAB/
+      cells/<key>/             a run folder, and result.json once it is finished and scored
+      cells/<key>.lock         who runs it, or ran it last: process and host
+      cells/<key>.failed       why a cell failed, until it is tried again
+      <benchmark>/lab.json     the benchmark, its settings and its domains: what makes the grid
+      <benchmark>/…            its tables
+
+A cell belongs to no benchmark: two benchmarks that need the same run share it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safda.bench.benchmark import Benchmark, Row, from_dict
+from safda.data import EMBEDDED, load_domain
+from safda.errors import SafdaError
+from safda.recipe import Recipe
+from safda.runs import read_json, write_json
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a row, a task and a seed; what to train, and on what."""
+
+    row: str
+    task: str
+    seed: int
+    recipe: Recipe
+    source: str
+    target: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """A domain of the lab: where it is, and a digest of what it held when it was first used."""
+
+    path: str
+    digest: str
+
+
+class Store:
+    """Where the runs are."""
+
+    def __init__(self, lab: Path) -> None:
+        self.folder = lab / "cells"
+
+    def path(self, cell: Cell) -> Path:
+        """Give the run folder of a cell."""
+        return self.folder / cell.key
+
+    def result(self, cell: Cell) -> dict[str, Any] | None:
+        """Give what a finished cell gave."""
+        file = self.path(cell) / "result.json"
+        return read_json(file) if file.is_file() else None
+
+    def failure(self, cell: Cell) -> str | None:
+        """Say why a cell failed, if it did."""
+        file = self._failed(cell)
+        return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+
+    def note_failure(self, cell: Cell, why: str) -> None:
+        """Keep one line on why a cell failed."""
+        self._failed(cell).write_text(" ".join(why.split()) + "\n", encoding="utf-8")
+
+    def forget_failure(self, cell: Cell) -> None:
+        """Let a cell be tried again."""
+        self._failed(cell).unlink(missing_ok=True)
+
+    @contextmanager
+    def claim(self, cell: Cell) -> Iterator[None]:
+        """Keep everyone else off a cell; whoever comes second waits. The system lets go when a process dies."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / f"{cell.key}.lock").open("a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.truncate(0)
+            file.write(f"{os.getpid()} {socket.gethostname()}\n")  # for whoever wonders who has it
+            file.flush()
+            yield
+
+    def _failed(self, cell: Cell) -> Path:
+        return self.folder / f"{cell.key}.failed"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A benchmark in a folder: its settings and its domains, from which every cell's key follows."""
+
+    folder: Path
+    benchmark: Benchmark
+    settings: Mapping[str, Any]
+    places: Mapping[str, Place]
+    seeds: int
+
+    @property
+    def store(self) -> Store:
+        """Where the runs are."""
+        return Store(self.folder)
+
+    @property
+    def tables(self) -> Path:
+        """Where the benchmark's own files go."""
+        return self.folder / self.benchmark.name
+
+    def cells(self, rows: Sequence[Row] | None = None, seeds: int | None = None) -> list[Cell]:
+        """Expand the grid, seed by seed, so that a first whole table is there early."""
+        rows = self.benchmark.runnable() if rows is None else rows
+        return [
+            self._cell(row, task, seed)
+            for seed in range(self.seeds if seeds is None else seeds)
+            for row in rows
+            for task in row.tasks
+            if set(task.split("→")) <= set(self.places)
+        ]
+
+    def _cell(self, row: Row, task: str, seed: int) -> Cell:
+        source, target = (self.places[end] for end in task.split("→"))
+        recipe = self.benchmark.recipe(row, self.settings, seed)
+        content = json.dumps([recipe.to_dict(), source.digest, target.digest], sort_keys=True)
+        key = hashlib.sha256(content.encode()).hexdigest()[:20]
+        return Cell(row.name, task, seed, recipe, source.path, target.path, key)
+
+
+def open_lab(
+    folder: Path, benchmark: Benchmark, data: Path | None, rows: Sequence[Row], settings: Mapping[str, Any], seeds: int
+) -> Lab:
+    """Begin a lab, or go on with one that has the same settings and data.
+
+    Args:
+        folder: the lab.
+        benchmark: what to fill in.
+        data: where the benchmark's domains are; None if it needs no folder.
+        rows: those that will be run; they decide which domains are needed.
+        settings: ``preset`` and knobs by their path, for all rows.
+        seeds: how many runs of each row and task.
+    """
+    if seeds < 1:
+        raise SafdaError(f"--seeds {seeds}: at least one run of each row is needed")
+    needed = [name for name in benchmark.domains if any(name in t.split("→") for row in rows for t in row.tasks)]
+    places = {name: _place(benchmark, name, data) for name in needed}
+    file = folder / benchmark.name / "lab.json"
+    if file.exists():
+        before = read_lab(file)
+        for name, place in before.places.items():
+            if places.get(name, place).digest != place.digest:
+                raise SafdaError(f"{places[name].path}: has changed since {folder} began; choose another -o")
+        if dict(before.settings) != dict(settings):
+            raise SafdaError(
+                f"{folder}: holds {benchmark.name} with {_told(before.settings)}, not {_told(settings)}; "
+                "choose another -o, or the same settings"
+            )
+        places, seeds = {**before.places, **places}, max(seeds, before.seeds)
+    lab = Lab(folder, benchmark, settings, places, seeds)
+    lab.cells(rows)  # a wrong knob is told before anything is written
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, _plain(lab))
+    except OSError as error:
+        raise SafdaError(f"{folder}: cannot be written: {error.strerror}") from None
+    return lab
+
+
+def read_lab(file: Path) -> Lab:
+    """Read a lab back from its ``lab.json``."""
+    about = read_json(file)
+    try:
+        benchmark = from_dict(file.parent.name, about["benchmark"])
+        places = {name: Place(**place) for name, place in about["domains"].items()}
+        return Lab(file.parent.parent, benchmark, about["settings"], places, about["seeds"])
+    except (KeyError, TypeError) as error:
+        raise SafdaError(f"{file}: is not a lab's description: {error}") from None
+
+
+def labs_in(folder: Path) -> list[Lab]:
+    """Give every benchmark of a lab's folder."""
+    found = [read_lab(file) for file in sorted(folder.glob("*/lab.json"))]
+    if not found:
+        raise SafdaError(f"{folder}: is not a lab; 'safda bench NAME -o {folder}' makes one")
+    return found
+
+
+def _place(benchmark: Benchmark, name: str, data: Path | None) -> Place:
+    where, wanted = benchmark.domains[name], ", ".join(benchmark.domains.values())
+    if where not in EMBEDDED:
+        if data is None:
+            raise SafdaError(f"{benchmark.name}: needs --data, a folder with {wanted}")
+        where = str((data / where).resolve())
+    try:
+        domain = load_domain(where)
+        domain.labelled("a benchmark")
+    except SafdaError as error:
+        raise SafdaError(f"{benchmark.name}: domain {name} (of {wanted}) cannot be used: {error}") from None
+    return Place(where, domain.fingerprint())
+
+
+def _plain(lab: Lab) -> dict[str, Any]:
+    return {
+        "benchmark": dict(lab.benchmark.definition),
+        "settings": dict(lab.settings),
+        "domains": {name: {"path": place.path, "digest": place.digest} for name, place in lab.places.items()},
+        "seeds": lab.seeds,
+    }
+
+
+def _told(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in settings.items()) or "its own settings"

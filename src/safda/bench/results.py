@@ -1,0 +1,237 @@
+"""What a lab's runs say: a tidy table, means and spreads, and paired differences with a bootstrap interval.
+
+Every accuracy here is that of the last step, in percent. Target labels only describe it; nothing was chosen by them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from safda.bench.benchmark import Benchmark
+from safda.bench.lab import Lab
+from safda.selection import SCORES
+from safda.tables import Columns
+
+#: The score by which the label-free choice is made: of the three, the one that a collapse does not please.
+CHOOSER = "information"
+_RESAMPLES = 10_000
+_INTERVAL = (2.5, 97.5)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished cell: its accuracy, and that of every class, in percent; and its label-free scores."""
+
+    row: str
+    task: str
+    seed: int
+    key: str
+    accuracy: float
+    classes: Mapping[str, float]
+    scores: Mapping[str, float]
+    calibration_error: float
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A mean over seeds, its spread (standard deviation) and how many there were."""
+
+    mean: float
+    spread: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much the first row is better than the second, in points, and the interval of 95%.
+
+    Attributes:
+        mean: the mean over tasks.
+        low: lower end of the interval.
+        high: upper end.
+        pairs: how many runs were compared with one another.
+        fewest: in the task that has fewest.
+    """
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
+    fewest: int
+
+
+class Results:
+    """All finished runs of a lab's benchmark.
+
+    Attributes:
+        benchmark: what is being filled in.
+        runs: the finished runs.
+    """
+
+    def __init__(self, benchmark: Benchmark, runs: Sequence[Run]) -> None:
+        self.benchmark, self.runs = benchmark, tuple(runs)
+        self._by_cell: dict[tuple[str, str], dict[int, Run]] = {}
+        for run in runs:
+            self._by_cell.setdefault((run.row, run.task), {})[run.seed] = run
+
+    @classmethod
+    def of(cls, lab: Lab) -> Results:
+        """Read every finished cell of a lab."""
+        runs = []
+        for cell in lab.cells():
+            result = lab.store.result(cell)
+            if result is not None:
+                runs.append(
+                    Run(
+                        cell.row,
+                        cell.task,
+                        cell.seed,
+                        cell.key,
+                        100 * result[lab.benchmark.metric],
+                        {name: 100 * value for name, value in result["class_accuracy"].items()},
+                        result["scores"],
+                        result["calibration_error"],
+                    )
+                )
+        return cls(lab.benchmark, runs)
+
+    @property
+    def rows(self) -> list[str]:
+        """The rows that have a run, in the benchmark's order."""
+        there = {run.row for run in self.runs}
+        return [name for name in self.benchmark.rows if name in there]
+
+    @property
+    def classes(self) -> list[str]:
+        """The classes that have a column of their own."""
+        if not self.benchmark.per_class:
+            return []
+        return list(dict.fromkeys(name for run in self.runs for name in run.classes))
+
+    def of_cell(self, row: str, task: str) -> dict[int, Run]:
+        """Give the runs of a row on a task, by seed."""
+        return self._by_cell.get((row, task), {})
+
+    def stat(self, row: str, task: str) -> Stat | None:
+        """Mean and spread of a row on a task."""
+        return stat([run.accuracy for run in self.of_cell(row, task).values()])
+
+    def class_stat(self, row: str, name: str) -> Stat | None:
+        """Mean and spread of a row on a class, over all tasks that have it."""
+        return stat([run.classes[name] for run in self.runs if run.row == row and name in run.classes])
+
+    def average(self, row: str) -> Stat | None:
+        """Mean and spread over seeds of the average over all tasks; None unless some seed has them all."""
+        by_task = [self.of_cell(row, task) for task in self.benchmark.tasks]
+        whole = set.intersection(*(set(runs) for runs in by_task))
+        return stat([statistics.fmean(runs[seed].accuracy for runs in by_task) for seed in sorted(whole)])
+
+    def chosen(self, row: str, task: str) -> Run | None:
+        """Give the run that one would choose without labels."""
+        runs = self.of_cell(row, task).values()
+        return max(runs, key=lambda run: run.scores[CHOOSER], default=None)
+
+    def oracle(self, row: str, task: str) -> Run | None:
+        """Give the run that is best by target labels: nobody could have chosen it."""
+        return max(self.of_cell(row, task).values(), key=lambda run: run.accuracy, default=None)
+
+    def difference(self, first: str, second: str, tasks: Sequence[str]) -> Difference | None:
+        """Compare two rows on the tasks that both have, run by run of the same seed."""
+        by_task = []
+        for task in tasks:
+            one, other = self.of_cell(first, task), self.of_cell(second, task)
+            shared = sorted(set(one) & set(other))
+            if shared:
+                by_task.append([one[seed].accuracy - other[seed].accuracy for seed in shared])
+        return bootstrap(by_task) if by_task else None
+
+
+def stat(values: Sequence[float]) -> Stat | None:
+    """Mean, spread and count of some numbers; None of none.
+
+    >>> stat([90.0, 92.0])
+    Stat(mean=91.0, spread=1.4142135623730951, count=2)
+    """
+    if not values:
+        return None
+    return Stat(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+
+
+def bootstrap(by_task: Sequence[Sequence[float]]) -> Difference:
+    """Mean over tasks of the mean difference, and its interval when each task's seeds are drawn again.
+
+    The draws are always the same, so the same runs give the same interval.
+
+    >>> bootstrap([[1.0, 1.0, 1.0], [3.0, 3.0]])
+    Difference(mean=2.0, low=2.0, high=2.0, pairs=5, fewest=2)
+    """
+    rng = np.random.default_rng(0)
+    tasks = [np.asarray(values, dtype=np.float64) for values in by_task]
+    drawn = [values[rng.integers(len(values), size=(_RESAMPLES, len(values)))].mean(1) for values in tasks]
+    low, high = np.percentile(np.mean(drawn, axis=0), _INTERVAL)
+    mean = float(np.mean([values.mean() for values in tasks]))
+    counts = [len(values) for values in tasks]
+    return Difference(mean, float(low), float(high), sum(counts), min(counts))
+
+
+# ------------------------------------------------------------------------------------------------- as columns
+
+
+def tidy(results: Results) -> Columns:
+    """Give one line a run and one a published number; what does not apply is empty."""
+    lines = [_published(results.benchmark, row, task) for row, task in _published_cells(results.benchmark)]
+    for run in results.runs:
+        lines.append(
+            {
+                "kind": "ours",
+                "row": run.row,
+                "method": results.benchmark.rows[run.row].title,
+                "task": run.task,
+                "seed": run.seed,
+                "accuracy": run.accuracy,
+                "calibration_error": run.calibration_error,
+                **{f"score/{name}": run.scores[name] for name in SCORES},
+                **{f"accuracy/{name}": run.classes.get(name) for name in results.classes},
+                "key": run.key,
+            }
+        )
+    names = dict.fromkeys(["kind", "row", "method", "task", "seed", "accuracy", "spread"])
+    names.update(dict.fromkeys(name for line in lines for name in line))
+    return {name: [line.get(name) for line in lines] for name in names}
+
+
+def _published_cells(benchmark: Benchmark) -> list[tuple[str, str]]:
+    return [(name, task) for name, row in benchmark.rows.items() for task in row.published]
+
+
+def _published(benchmark: Benchmark, name: str, task: str) -> dict[str, Any]:
+    row = benchmark.rows[name]
+    return {
+        "kind": "published",
+        "row": name,
+        "method": row.title,
+        "task": task,
+        "accuracy": row.published[task],
+        "spread": row.spread.get(task),
+    }
+
+
+def differences(results: Results) -> Columns:
+    """Compare any two rows, on each task and on all that both have."""
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("first", "second", "task", "pairs", "difference", "low", "high")
+    }
+    for first, second in combinations(results.rows, 2):
+        for label, tasks in (*((task, [task]) for task in results.benchmark.tasks), ("all", results.benchmark.tasks)):
+            found = results.difference(second, first, tasks)  # the later row is usually the newer method
+            if found:
+                values = (second, first, label, found.pairs, found.mean, found.low, found.high)
+                for column, value in zip(columns.values(), values, strict=True):
+                    column.append(value)
+    return columns

@@ -1,0 +1,106 @@
+"""The laboratory's commands: fill a benchmark in, and judge the paper's claims by it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from safda.adapted import Adapted
+from safda.bench import render
+from safda.bench.benchmark import load_benchmark
+from safda.bench.claims import page
+from safda.bench.engines import Engine, run_cells
+from safda.bench.lab import Cell, Lab, labs_in, open_lab
+from safda.bench.results import Results, differences, tidy
+from safda.bench.view import GridView
+from safda.data import load_domain
+from safda.report.pictures import adaptation_picture
+from safda.runs import write_text
+from safda.tables import write_table
+
+
+def bench(
+    name: str,
+    folder: Path,
+    *,
+    data: Path | None,
+    rows: Sequence[str] | None,
+    seeds: int,
+    settings: Mapping[str, Any],
+    engine: Engine,
+    oracle: bool,
+    console: Console,
+) -> int:
+    """Fill a benchmark in and print its table; give the exit code: 1 if a cell failed.
+
+    Args:
+        name: a benchmark's name, or a TOML file.
+        folder: the lab.
+        data: where the domains are; a TOML file's are by default beside it.
+        rows: those to run; None is all that can be run.
+        seeds: runs of each row and task.
+        settings: ``preset`` and knobs by their path, for all rows.
+        engine: where to run.
+        oracle: also tell the best runs by target labels.
+        console: where to show and print.
+    """
+    benchmark = load_benchmark(name)
+    chosen = benchmark.runnable(rows)
+    if data is None and name.endswith(".toml"):
+        data = Path(name).parent
+    lab = open_lab(folder, benchmark, data, chosen, settings, seeds)
+    failures = fill(lab, lab.cells(chosen, seeds), engine, console, oracle)
+    console.print((lab.tables / "table.md").read_text(encoding="utf-8"), markup=False, highlight=False, soft_wrap=True)
+    console.print(f"tables and runs: {folder}", highlight=False, soft_wrap=True)
+    for line in failures:
+        print(f"safda: failed: {line}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def fill(lab: Lab, cells: Sequence[Cell], engine: Engine, console: Console, oracle: bool = False) -> list[str]:
+    """Run the cells that are not finished and write the tables; give a line for each cell that failed."""
+    view = GridView(lab, cells)
+    with view.live(console):
+        run_cells(cells, lab.folder, engine)
+    write_tables(lab, oracle)
+    told = ((cell, lab.store.failure(cell)) for cell in cells)
+    return [f"{cell.row}, {cell.task}, seed {cell.seed}: {why}" for cell, why in told if why]
+
+
+def write_tables(lab: Lab, oracle: bool = False) -> None:
+    """Write everything that the finished runs say: tidy, Markdown, LaTeX, differences, and the figure."""
+    results = Results.of(lab)
+    columns = tidy(results)
+    write_table(lab.tables / "results.csv", columns)
+    write_table(lab.tables / "differences.csv", differences(results))
+    write_text(lab.tables / "table.md", render.report(results, lab.settings, oracle))
+    write_text(lab.tables / "table.tex", render.latex(results))
+    if find_spec("pyarrow"):  # an extra
+        write_table(lab.tables / "results.parquet", columns)
+    if lab.benchmark.figure:
+        _draw(lab)
+
+
+def judge_claims(folder: Path) -> str:
+    """Judge the paper's claims by all that a lab holds, write ``claims.md`` and give its text."""
+    text = page([Results.of(lab) for lab in labs_in(folder)])
+    write_text(folder / "claims.md", text)
+    return text
+
+
+def _draw(lab: Lab) -> None:
+    """Draw the two rows of the figure side by side, task by task, where both have finished with the first seed."""
+    first = {(cell.row, cell.task): cell for cell in lab.cells(seeds=1) if lab.store.result(cell)}
+    for task in lab.benchmark.tasks:
+        pair = [first.get((row, task)) for row in lab.benchmark.figure]
+        before, after = (Adapted.load(lab.store.path(cell)) if cell else None for cell in pair)
+        if before and after:
+            source, target = (load_domain(lab.places[end].path) for end in task.split("→"))
+            titles = [lab.benchmark.rows[row].title for row in lab.benchmark.figure]
+            picture = lab.tables / f"{task.replace('→', '-to-')}.png"
+            adaptation_picture(before, after, source, target, picture, (titles[0], titles[1]))

@@ -1,0 +1,409 @@
+"""The laboratory: tables as data, a grid that loses nothing, and numbers that say what they are."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from safda.bench import cells as cells_module
+from safda.bench import claims as claims_module
+from safda.bench import render
+from safda.bench.benchmark import claims, from_dict, load_benchmark, shipped
+from safda.bench.engines import Engine, run_cells
+from safda.bench.lab import open_lab
+from safda.bench.results import Results, Run, bootstrap, differences, tidy
+from safda.bench.run import fill, write_tables
+from safda.bench.view import GridView
+from safda.cli import main
+from safda.errors import SafdaError
+from tests.conftest import TINY, blobs
+
+CHANGE = {**TINY, "steps": 30, "checkpoint_every": 10}
+DEFINITION = {
+    "title": "Accuracy (%) on blobs",
+    "change": CHANGE,
+    "domains": {"A": "a.npz", "B": "b.npz"},
+    "tasks": ["A→B", "B->A"],
+    "rows": {
+        "source": {"published": [50.0, 60.0], "average": 55.0},
+        "mdd": {},
+        "mdd+saf": {},
+        "theirs": {"title": "Theirs", "published": [70.0, math.nan], "spread": [0.5, math.nan]},
+    },
+}
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Two labelled domains in a folder."""
+    (tmp_path / "data").mkdir()
+    for name, seed, shift in (("a", 0, 0.0), ("b", 1, 0.7)):
+        features, labels = blobs(seed, shift)
+        np.savez(tmp_path / "data" / f"{name}.npz", features=features, labels=labels, classes=np.array(["x", "y", "z"]))
+    return tmp_path / "data"
+
+
+def lab_of(data, folder, definition=DEFINITION, seeds=2, settings=None):
+    benchmark = from_dict("blobs", definition)
+    return open_lab(folder, benchmark, data, benchmark.runnable(), settings or {}, seeds)
+
+
+def accuracies(lab):
+    return {(c.row, c.task, c.seed): (lab.store.result(c) or {}).get("accuracy") for c in lab.cells()}
+
+
+def quiet():
+    return Console(file=io.StringIO(), force_terminal=False)
+
+
+# ---------------------------------------------------------------------------------------------------- tables
+
+
+def test_the_papers_tables_are_all_there_and_every_runnable_row_makes_a_recipe():
+    assert set(shipped()) == {
+        *("office31", "office-home", "visda", "ablations", "adversaries", "tsne", "digits", "office31-features")
+    }
+    for name in shipped():
+        benchmark = load_benchmark(name)
+        for row in benchmark.runnable():
+            recipe = benchmark.recipe(row, {}, seed=3)
+            assert recipe.seed == 3
+            assert recipe.saf.enabled == (row.name not in ("source", "mdd", "dann", "cdan"))
+    assert len(load_benchmark("office31").tasks) == 6
+    assert len(load_benchmark("office-home").tasks) == 12
+    assert len(load_benchmark("office31").rows) == 17
+    assert len(load_benchmark("ablations").runnable()) == 10
+
+
+@pytest.mark.parametrize("name", ["office31", "office-home"])
+def test_published_averages_are_those_of_the_published_numbers(name):
+    """A slip in a transcribed number would show here."""
+    slips_of_the_paper = {("office31", "ima"): 88.5, ("office-home", "ima"): 69.7}  # it prints 88.8 and 69.5
+    for row in load_benchmark(name).rows.values():
+        average = slips_of_the_paper.get((name, row.name), row.average)
+        assert sum(row.published.values()) / len(row.published) == pytest.approx(average, abs=0.1), row.title
+
+
+def test_tables_of_the_same_experiment_agree():
+    office, home = load_benchmark("office31"), load_benchmark("office-home")
+    for name in ("ablations", "tsne"):
+        for row in ("mdd", "mdd+saf"):
+            for task, value in load_benchmark(name).rows[row].published.items():
+                assert home.rows[row].published[task] == value
+    for task, value in load_benchmark("adversaries").rows["dann"].published.items():
+        assert office.rows["dann"].published[task] == value
+
+
+def test_every_claim_compares_rows_that_the_papers_tables_have():
+    known = {name for table in shipped() for name in load_benchmark(table).rows}
+    assert {row for claim in claims() for pair in claim.better for row in pair} <= known
+    assert len(claims()) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"domain": {}}, "did you mean 'domains'"),
+        ({"tasks": []}, "'tasks' is missing or empty"),
+        ({"tasks": ["A"]}, "must be 'SOURCE→TARGET'"),
+        ({"tasks": ["A→Bb"]}, "no domain 'Bb'; did you mean 'B'?"),
+        ({"metric": "acuracy"}, "did you mean 'accuracy'"),
+        ({"figure": ["mdd"]}, "must name two of the rows"),
+        ({"rows": {"mdd": {"publishd": []}}}, "did you mean 'published'"),
+        ({"rows": {"mdd": {"published": [1.0]}}}, "a list of 2 numbers"),
+        ({"rows": {"mdd": {"tasks": ["A→A"]}}}, "is not a task of the benchmark"),
+        ({"rows": {"mdd": 3}}, "must be a table"),
+        ({"rows": {"mine": {"change": {"stesp": 3}}}}, "rows.mine.change: unknown key 'stesp'; did you mean 'steps'"),
+    ],
+)
+def test_what_is_wrong_with_a_benchmark_is_told(change, said, data, tmp_path):
+    with pytest.raises(SafdaError, match=re.escape(said)):
+        lab_of(data, tmp_path / "lab", {**DEFINITION, **change})
+    assert not (tmp_path / "lab").exists()
+
+
+# ------------------------------------------------------------------------------------------------------ grid
+
+
+def test_a_grid_is_filled_in_once_and_grows(data, tmp_path, monkeypatch):
+    lab = lab_of(data, tmp_path / "lab")
+    run_cells(lab.cells(), lab.folder, Engine())
+    before = accuracies(lab)
+    assert len(before) == 3 * 2 * 2
+    assert None not in before.values()
+    assert not list(lab.store.folder.glob("*/checkpoints"))  # finished runs need none
+
+    def never(*_):
+        raise AssertionError("a finished cell was run again")
+
+    monkeypatch.setattr(cells_module, "start", never)
+    monkeypatch.setattr(cells_module, "resume", never)
+    again = lab_of(data, tmp_path / "lab", seeds=1)
+    run_cells(again.cells(), again.folder, Engine())
+    assert accuracies(again) == before  # what was run with two seeds stays in the table
+
+
+def test_numbers_are_those_of_plain_runs(data, tmp_path):
+    import safda
+    from safda.bench.cells import limited
+
+    lab = lab_of(data, tmp_path / "lab", seeds=1)
+    run_cells(lab.cells(), lab.folder, Engine())
+    with limited(1):
+        adapted = safda.fit(data / "a.npz", data / "b.npz", recipe="default", **CHANGE, **{"saf.enabled": False})
+    assert accuracies(lab)["mdd", "A→B", 0] == adapted.evaluate(data / "b.npz").accuracy
+
+
+def test_benchmarks_share_the_cells_they_have_in_common(data, tmp_path):
+    one = lab_of(data, tmp_path / "lab")
+    fewer = from_dict("fewer", {**DEFINITION, "rows": {"mine": {"change": {"adversary.name": "mdd"}}}})
+    other = open_lab(tmp_path / "lab", fewer, data, fewer.runnable(), {}, 1)
+    assert {cell.key for cell in other.cells()} < {cell.key for cell in one.cells()}
+
+
+def test_a_failed_cell_is_told_and_the_rest_goes_on(data, tmp_path, capsys):
+    rows = {"wild": {"change": {"optimiser.lr": 10.0, "optimiser.momentum": 0.999}}, "source": {}}
+    lab = lab_of(data, tmp_path / "lab", {**DEFINITION, "change": {**CHANGE, "steps": 60}, "rows": rows}, seeds=1)
+    failures = fill(lab, lab.cells(), Engine(), quiet())
+    assert len(failures) == 2
+    assert failures[0].startswith("wild, A→B, seed 0: ")
+    assert "not finite" in failures[0]
+    assert [value is None for value in accuracies(lab).values()] == [True, True, False, False]
+    assert "Source only" in (lab.tables / "table.md").read_text()
+
+
+def test_other_settings_or_data_do_not_mix_into_a_lab(data, tmp_path):
+    lab_of(data, tmp_path / "lab")
+    with pytest.raises(SafdaError, match=r"holds blobs with its own settings, not steps = 7"):
+        lab_of(data, tmp_path / "lab", settings={"steps": 7})
+    features, labels = blobs(5, 0.0)
+    np.savez(data / "a.npz", features=features, labels=labels)
+    with pytest.raises(SafdaError, match=r"a\.npz: has changed"):
+        lab_of(data, tmp_path / "lab")
+
+
+def test_what_is_missing_is_told(data, tmp_path):
+    with pytest.raises(SafdaError, match=r"needs --data, a folder with a\.npz, b\.npz"):
+        lab_of(None, tmp_path / "lab")
+    (data / "b.npz").unlink()
+    with pytest.raises(SafdaError, match=r"domain B .* cannot be used: .*b\.npz: no such file"):
+        lab_of(data, tmp_path / "lab")
+    with pytest.raises(SafdaError, match=r"'theirs' is published only"):
+        from_dict("blobs", DEFINITION).runnable(["theirs"])
+
+
+@pytest.mark.parametrize("step", [1, 10, 17])
+def test_a_cell_that_dies_goes_on_exactly(data, tmp_path, monkeypatch, step):
+    class Dies(BaseException):
+        pass
+
+    def watch(driver):
+        def look(done, metrics):
+            if done == step:
+                raise Dies
+
+        return look
+
+    whole = lab_of(data, tmp_path / "whole", seeds=1)
+    run_cells(whole.cells(), whole.folder, Engine())
+    cut = lab_of(data, tmp_path / "cut", seeds=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(cells_module, "_watch", watch)
+        with pytest.raises(Dies):
+            run_cells(cut.cells(), cut.folder, Engine())
+    run_cells(cut.cells(), cut.folder, Engine())
+    write_tables(whole)
+    write_tables(cut)
+    for name in ("results.csv", "results.parquet", "table.md", "table.tex", "differences.csv"):
+        assert (whole.tables / name).read_bytes() == (cut.tables / name).read_bytes()
+
+
+def test_a_cell_that_died_while_its_folder_was_made_begins_again(data, tmp_path):
+    lab = lab_of(data, tmp_path / "lab", seeds=1)
+    cell = lab.cells()[0]
+    (lab.store.path(cell) / "checkpoints").mkdir(parents=True)
+    (lab.store.path(cell) / "data.json").write_text("{}")
+    run_cells([cell], lab.folder, Engine())
+    assert lab.store.result(cell) is not None
+
+
+# --------------------------------------------------------------------------------------------------- results
+
+
+def made_up(values, tasks=("A→B", "B→A")):
+    """Results with these accuracies: row → task by seed."""
+    runs = [
+        Run(row, task, seed, f"{row}{task}{seed}", value, {}, {"information": -value, "entropy": 0, "density": 0}, 0.0)
+        for row, by_task in values.items()
+        for task, by_seed in zip(tasks, by_task, strict=True)
+        for seed, value in enumerate(by_seed)
+    ]
+    return Results(from_dict("blobs", DEFINITION), runs)
+
+
+RESULTS = made_up(
+    {"mdd": [[80.0, 82.0, 84.0], [70.0, 70.0, 70.0]], "mdd+saf": [[81.0, 85.0, 86.0], [70.0, 70.0, 70.0]]}
+)
+
+
+def test_the_table_has_means_spreads_bold_and_published_numbers():
+    lines = render.markdown(render.main_table(RESULTS)).splitlines()
+    assert lines == [
+        "| method | A→B | B→A | Avg |",
+        "|---|---:|---:|---:|",
+        "| Source only (published) | 50.0 | **60.0** | **55.0** |",
+        "| Theirs (published) | **70.0 ± 0.5** | – | – |",
+        "| MDD | 82.0 ± 2.0 | **70.0 ± 0.0** | 76.0 ± 1.0 |",
+        "| MDD+SAF | **84.0 ± 2.6** | **70.0 ± 0.0** | **77.0 ± 1.3** |",
+    ]
+    assert "MDD+SAF & \\textbf{84.0$\\pm$2.6} & \\textbf{70.0$\\pm$0.0}" in render.latex(RESULTS)
+    assert "A$\\to$B" in render.latex(RESULTS)
+
+
+def test_the_oracle_shows_only_when_asked_and_the_choice_does_not_look_at_labels():
+    plain, asked = (render.report(RESULTS, {}, oracle) for oracle in (False, True))
+    assert "racle" not in plain
+    assert "## Oracle" in asked
+    assert RESULTS.chosen("mdd", "A→B").accuracy == 80.0  # the made-up score likes the worst run best
+    assert RESULTS.oracle("mdd", "A→B").accuracy == 84.0
+
+
+def test_ours_stands_against_the_published():
+    results = made_up({"source": [[51.0], [58.0]]})
+    assert "| Source only | +1.0 | -2.0 | -0.5 |" in render.report(results, {}, False)
+
+
+def test_paired_differences_and_their_interval():
+    found = RESULTS.difference("mdd+saf", "mdd", ["A→B"])
+    assert (found.mean, found.low, found.high, found.pairs) == (2.0, 1.0, 3.0, 3)
+    both = RESULTS.difference("mdd+saf", "mdd", ["A→B", "B→A"])
+    assert (both.mean, both.pairs, both.fewest) == (1.0, 6, 3)
+    assert RESULTS.difference("mdd", "source", ["A→B"]) is None
+    rows = list(zip(*differences(RESULTS).values(), strict=True))
+    assert [row[:4] for row in rows] == [
+        ("mdd+saf", "mdd", "A→B", 3),
+        ("mdd+saf", "mdd", "B→A", 3),
+        ("mdd+saf", "mdd", "all", 6),
+    ]
+
+
+def test_the_bootstrap_interval_covers_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(200):
+        found = bootstrap([rng.normal(1.0, 2.0, size=20)])
+        inside += found.low <= 1.0 <= found.high
+    assert 0.85 <= inside / 200 <= 0.99
+
+
+@pytest.mark.parametrize(
+    ("mdd", "saf", "verdict"),
+    [
+        ([[80, 81, 82], [70, 71, 72]], [[81, 83, 83], [73, 73, 73]], "holds"),
+        ([[80, 81, 82], [99, 99, 99]], [[81, 83, 83], [99, 99, 99]], "holds"),  # nothing to gain on the second
+        ([[80, 81, 82], [70, 71, 72]], [[81, 83, 83], [68, 69, 69]], "does not hold"),
+        ([[80, 81, 82], [70, 71, 72]], [[81, 83, 83], [69, 73, 73]], "not enough runs"),
+        ([[80, 81], [70, 71]], [[81, 83], [73, 73]], "not enough runs"),
+        ([[80, 81, 82], []], [[81, 83, 83], [73, 73, 73]], "not enough runs"),
+    ],
+)
+def test_verdicts(mdd, saf, verdict):
+    judged = claims_module.judge(made_up({"mdd": mdd, "mdd+saf": saf}))
+    assert [v.verdict for v in judged if v.claim == "SAF improves MDD on every task"] == [verdict]
+    assert {v.verdict for v in judged[1:]} == {"not enough runs"}
+
+
+def test_one_seed_on_many_tasks_is_not_enough():
+    judged = claims_module.judge(made_up({"dann": [[50.0], [50.0]], "dann+saf": [[60.0], [60.0]]}))
+    assert {v.verdict for v in judged} == {"not enough runs"}
+
+
+def test_the_tidy_table_holds_runs_and_published_numbers():
+    columns = tidy(RESULTS)
+    assert {len(column) for column in columns.values()} == {3 + 12}
+    assert columns["kind"] == ["published"] * 3 + ["ours"] * 12
+    assert columns["seed"][3:6] == [0, 1, 2]
+
+
+def test_classes_have_columns_where_asked(data, tmp_path):
+    definition = {
+        **DEFINITION,
+        "tasks": ["A→B"],
+        "per_class": True,
+        "metric": "mean_class_accuracy",
+        "rows": {"mdd": {}},
+    }
+    lab = lab_of(data, tmp_path / "lab", definition, seeds=1)
+    fill(lab, lab.cells(), Engine(), quiet())
+    assert "| method | x | y | z | Mean |" in (lab.tables / "table.md").read_text()
+    (line,) = csv.DictReader((lab.tables / "results.csv").open())
+    mean = sum(float(line[f"accuracy/{name}"]) for name in "xyz") / 3
+    assert float(line["accuracy"]) == pytest.approx(mean)
+
+
+# --------------------------------------------------------------------------------------------- command line
+
+
+def test_the_command_line_from_a_file_to_the_claims(data, tmp_path, capsys):
+    import tomli_w
+
+    (data / "mine.toml").write_text(tomli_w.dumps({**DEFINITION, "figure": ["source", "mdd"]}))
+    words = ["bench", str(data / "mine.toml"), "-o", str(tmp_path / "lab"), "--steps", "12", "--seeds", "1"]
+    assert main([*words, "--rows", "mdd,source", "--oracle"]) == 0
+    out, _ = capsys.readouterr()
+    for word in ("| MDD |", "| Source only (published) |", "## Against the paper", "## Oracle", "steps = 12"):
+        assert word in out
+    files = {file.name for file in (tmp_path / "lab" / "mine").iterdir()}
+    tables = {"results.csv", "results.parquet", "differences.csv", "table.md", "table.tex", "lab.json"}
+    assert files == tables | {"A-to-B.png", "B-to-A.png"}
+    assert main(["bench", "claims", "-o", str(tmp_path / "lab")]) == 0
+    out, _ = capsys.readouterr()
+    assert out == (tmp_path / "lab" / "claims.md").read_text()
+    assert "not enough runs" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["office13"], "did you mean 'office31'"),
+        (["digits", "--rows", "mdd+sfa"], "did you mean 'mdd+saf'"),
+        (["digits", "--seeds", "0"], "at least one"),
+        (["digits", "--preset", "digit"], "did you mean 'digits'"),
+        (["digits", "--engine", "rya"], "did you mean 'ray'"),
+        (["digits", "--engine", "dask"], "needs the --address"),
+        (["digits", "--jobs", "0"], "at least one"),
+        (["digits", "--steps", "0"], "the nearest right one is 1"),
+        (["office-home"], "needs --data, a folder with Art, Clipart, Product, Real World"),
+        (["nowhere.toml"], "cannot be read"),
+        (["claims"], "is not a lab"),
+    ],
+)
+def test_errors_are_one_line(words, said, tmp_path, capsys):
+    assert main(["bench", *words, "-o", str(tmp_path / "lab")]) == 1
+    out, err = capsys.readouterr()
+    assert said in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert not (tmp_path / "lab").exists()
+
+
+def test_the_live_table_fills_in_and_tells_the_time_left(data, tmp_path):
+    lab = lab_of(data, tmp_path / "lab", seeds=2)
+    view = GridView(lab, lab.cells())
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    console.print(view.render())
+    assert "0 of 12 cells" in console.file.getvalue()
+    run_cells(lab.cells()[:7], lab.folder, Engine())
+    lab.store.note_failure(lab.cells()[8], "made up")
+    console.print(view.render())
+    shown = console.file.getvalue()
+    value = 100 * json.loads((lab.store.path(lab.cells()[2]) / "result.json").read_text())["accuracy"]
+    for word in ("7 of 12 cells", "MDD+SAF", "A→B", f"{value:.1f}", "1/2", "left", "1 failed"):
+        assert word in shown
