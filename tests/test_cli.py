@@ -172,7 +172,7 @@ def test_tensorboard_gets_the_metrics(files, tmp_path, capsys):
 def test_what_nobody_foresaw_is_one_line_too(files, tmp_path, capsys, monkeypatch):
     import safda.adapted
 
-    def breaks(*_):
+    def breaks(*_, **__):
         raise RuntimeError("out of\nmemory")
 
     monkeypatch.setattr(safda.adapted, "start", breaks)
