@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from itertools import islice
@@ -377,3 +378,19 @@ def test_from_two_folders_to_predictions_on_the_command_line(both, tmp_path, cap
         assert "the first is bee/broken.jpg (not a picture)" in capsys.readouterr().err
     assert main(["features", "digits-rendered"]) == 1
     assert "is not a domain of pictures" in capsys.readouterr().err
+
+
+def test_counting_is_shown_in_a_terminal_and_nowhere_else():
+    from rich.console import Console
+
+    from safda.view import CountView, TrainingView
+
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+        with CountView("opening pictures", console) as count:
+            count(3, 10)
+        assert ("3/10" in console.file.getvalue()) == terminal
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with TrainingView("a → b", 10, console) as view:
+        view.count(32, 99)
+    assert "32/99" in console.file.getvalue()

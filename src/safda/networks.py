@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -231,14 +232,18 @@ def guard_torchvision() -> None:
     Its Python half registers shapes for two of its own C++ operators, and fails where the C++ half did not load.
     Declaring their schemas is enough for transforms, models and timm, none of which call them.
     """
-    try:
-        import torchvision
-    except RuntimeError:
-        for operator in ("nms", "qnms"):
-            torch.library.define(
-                f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            )
-        import torchvision  # noqa: F401
+    with _GUARD:  # threads that decode pictures may come here together
+        try:
+            import torchvision
+        except RuntimeError:
+            for operator in ("nms", "qnms"):
+                torch.library.define(
+                    f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                )
+            import torchvision  # noqa: F401
+
+
+_GUARD = threading.Lock()
 
 
 class _SumOverProcesses(torch.autograd.Function):

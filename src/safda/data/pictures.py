@@ -16,7 +16,7 @@ import os
 import warnings
 import zlib
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,9 +28,6 @@ from torch import Tensor
 
 from safda.errors import SafdaError
 from safda.networks import guard_torchvision
-
-guard_torchvision()
-from torchvision.transforms.v2 import functional as transforms  # noqa: E402  # after the guard
 
 Image.init()
 _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "DIB", "TGA", "ICO", "QOI")
@@ -133,8 +130,17 @@ def resize(picture: Tensor, height: int, width: int) -> Tensor:
     """Resize 8-bit pixels, without aliasing."""
     if tuple(picture.shape[1:]) == (height, width):
         return picture
-    resized: Tensor = transforms.resize(picture, [height, width], antialias=True)
+    resized: Tensor = _transforms().resize(picture, [height, width], antialias=True)
     return resized
+
+
+@cache
+def _transforms() -> Any:
+    """torchvision's functions, imported on first use: whoever brings features never waits for them."""
+    guard_torchvision()
+    from torchvision.transforms.v2 import functional
+
+    return functional
 
 
 def upright_size(picture: Any) -> tuple[int, int]:
@@ -193,7 +199,7 @@ def _resized(size: tuple[int, int], short: int) -> tuple[int, int]:
 
 
 def _centre(picture: Tensor, side: int) -> Tensor:
-    cut: Tensor = transforms.center_crop(picture, [side, side])
+    cut: Tensor = _transforms().center_crop(picture, [side, side])
     return cut
 
 
