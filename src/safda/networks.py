@@ -162,10 +162,12 @@ def make_backbone(
         load_backbone(backbone, Path(weights), _head_of(backbone))
     if sample.dtype == torch.uint8:
         backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if sample.dtype == torch.uint8 or frozen:
         _, mean, std = picture_config(name, backbone)
         backbone = Backbone(backbone, mean, std, frozen)
+    one = sample.unsqueeze(0)
     with torch.no_grad():
-        features = backbone.eval()(sample.unsqueeze(0) if sample.dtype == torch.uint8 else sample.unsqueeze(0).float())
+        features = backbone.eval()(one if one.dtype == torch.uint8 else one.float())
     if features.ndim != 2:
         raise SafdaError(f"the backbone must give n×d features, not {features.ndim} dimensions")
     return backbone.train(), features.shape[1]
