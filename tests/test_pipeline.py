@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from itertools import islice
@@ -282,6 +283,12 @@ def test_a_frozen_backbone_stays_as_it_was(both, tmp_path):
 # ----------------------------------------------------------------------------------------------------- backbones
 
 
+def test_pictures_in_memory_can_be_frozen_too():
+    adapted = safda.fit("digits-rendered", "digits-handwritten", steps=2, cpu=True, **{"network.frozen": True})
+    assert not any(parameter.requires_grad for parameter in adapted.model.backbone.parameters())
+    assert int(adapted.model.backbone.network[1].num_batches_tracked) == 0
+
+
 def test_a_timm_backbone_brings_its_own_size_mean_and_std():
     assert picture_config("resnet50") == (224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     side, mean, std = picture_config("tf_efficientnet_lite0")
@@ -372,8 +379,28 @@ def test_from_two_folders_to_predictions_on_the_command_line(both, tmp_path, cap
     assert main(["predict", str(tmp_path / "run"), str(both[1]), "-o", str(tmp_path / "p.csv")]) == 0
     assert json.loads(capsys.readouterr().out)["skipped"] == {"bee/broken.jpg": "not a picture"}
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 13
+    for file in (both[1] / "cat").iterdir():
+        file.unlink()
+    assert main(["evaluate", str(tmp_path / "run"), str(both[1])]) == 0
+    assert "none there" in capsys.readouterr().out  # a class of the source that is missing here
     for command in (["doctor"], ["fit", "-o", str(tmp_path / "strict"), *small]):
         assert main([command[0], *map(str, both), "--strict", *command[1:]]) == 1
-        assert "the first is bee/broken.jpg (not a picture)" in capsys.readouterr().err
+        assert "the first is cat/ (an empty folder)" in capsys.readouterr().err
     assert main(["features", "digits-rendered"]) == 1
     assert "is not a domain of pictures" in capsys.readouterr().err
+
+
+def test_counting_is_shown_in_a_terminal_and_nowhere_else():
+    from rich.console import Console
+
+    from safda.view import CountView, TrainingView
+
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+        with CountView("opening pictures", console) as count:
+            count(3, 10)
+        assert ("3/10" in console.file.getvalue()) == terminal
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with TrainingView("a → b", 10, console) as view:
+        view.count(32, 99)
+    assert "32/99" in console.file.getvalue()

@@ -23,9 +23,6 @@ from safda.scoring import Evaluation, score
 from safda.tables import write_table
 from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train, weights_of
 
-_EVALUATION_BATCH = 1024
-_EVALUATION_PICTURES = 32
-
 
 @dataclass(frozen=True)
 class Predictions:
@@ -108,8 +105,7 @@ class Adapted:
         check_shape(domain, shape)
         device = next(self.model.parameters()).device
         domain = frozen_features(self.model, domain)
-        size = _EVALUATION_BATCH if len(domain.inputs.shape) == 2 or domain.in_memory else _EVALUATION_PICTURES
-        parts = [self.model.predict(inputs.to(device)) for inputs in evaluation_batches(domain, size)]
+        parts = [self.model.predict(inputs.to(device)) for inputs in evaluation_batches(domain)]
         logits, embedding = (torch.cat(part).float().cpu() for part in zip(*parts, strict=True))
         ids = domain.ids or tuple(str(row) for row in range(len(domain)))
         return Predictions(ids, self.classes, logits.numpy(), embedding.numpy(), domain.skipped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -160,10 +161,12 @@ def make_backbone(
         load_backbone(backbone, Path(weights), _head_of(backbone))
     if sample.dtype == torch.uint8:
         backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if sample.dtype == torch.uint8 or frozen:
         _, mean, std = picture_config(name, backbone)
         backbone = Backbone(backbone, mean, std, frozen)
+    one = sample.unsqueeze(0)
     with torch.no_grad():
-        features = backbone.eval()(sample.unsqueeze(0) if sample.dtype == torch.uint8 else sample.unsqueeze(0).float())
+        features = backbone.eval()(one if one.dtype == torch.uint8 else one.float())
     if features.ndim != 2:
         raise SafdaError(f"the backbone must give n×d features, not {features.ndim} dimensions")
     return backbone.train(), features.shape[1]
@@ -230,14 +233,18 @@ def guard_torchvision() -> None:
     Its Python half registers shapes for two of its own C++ operators, and fails where the C++ half did not load.
     Declaring their schemas is enough for transforms, models and timm, none of which call them.
     """
-    try:
-        import torchvision
-    except RuntimeError:
-        for operator in ("nms", "qnms"):
-            torch.library.define(
-                f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            )
-        import torchvision  # noqa: F401
+    with _GUARD:  # threads that decode pictures may come here together
+        try:
+            import torchvision
+        except RuntimeError:
+            for operator in ("nms", "qnms"):
+                torch.library.define(
+                    f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                )
+            import torchvision  # noqa: F401
+
+
+_GUARD = threading.Lock()
 
 
 class _SumOverProcesses(torch.autograd.Function):

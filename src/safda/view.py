@@ -105,6 +105,8 @@ def evaluation_table(result: Mapping[str, Any]) -> Table:
             wrong = [(count, k) for k, count in enumerate(result["confusion"][row]) if k != row and count]
             taken = ", ".join(f"{result['classes'][k]} ({count})" for count, k in sorted(wrong, reverse=True)[:3])
             table.add_row(name, f"{result['class_accuracy'][name]:.1%}", taken)
+        else:
+            table.add_row(name, "none there", "")
     table.add_section()
     for label, key in (
         ("all samples", "accuracy"),

@@ -5,6 +5,7 @@ Threads suffice: reading, decoding and resizing all let go of Python's lock.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,7 @@ from torch import Tensor
 from safda.data.domain import DRAWS, Domain, Stream, mixed_seed
 from safda.data.places import readers
 
+_MOST_ROWS, _MOST_VALUES = 1024, 2**22  # in a batch of evaluation
 _CROP_DRAWS = 0xC209  # keeps the seeds of crops apart from those of epochs and steps
 
 Asked = TypeVar("Asked")
@@ -77,6 +79,7 @@ def training_batches(
     return read_ahead(read, map(asked, steps), threads)
 
 
-def evaluation_batches(domain: Domain, size: int) -> Generator[Tensor, None, None]:
-    """Give all inputs of a domain in order, as evaluation sees them."""
+def evaluation_batches(domain: Domain) -> Generator[Tensor, None, None]:
+    """Give all inputs of a domain in order, as evaluation sees them, so many at once that memory stays small."""
+    size = max(1, min(_MOST_ROWS, _MOST_VALUES // math.prod(domain.inputs.shape[1:])))
     return read_ahead(domain.batch, torch.split(torch.arange(len(domain)), size), 0 if domain.in_memory else readers())

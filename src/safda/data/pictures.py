@@ -16,7 +16,7 @@ import os
 import warnings
 import zlib
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,9 +28,6 @@ from torch import Tensor
 
 from safda.errors import SafdaError
 from safda.networks import guard_torchvision
-
-guard_torchvision()
-from torchvision.transforms.v2 import functional as transforms  # noqa: E402  # after the guard
 
 Image.init()
 _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "DIB", "TGA", "ICO", "QOI")
@@ -75,11 +72,11 @@ class Pictures:
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Give the centres of these pictures."""
-        return self._batch(rows, [_centre] * len(rows))
+        return self._batch(rows, None)
 
     def augmented(self, rows: Tensor, draws: NDArray[np.float64]) -> Tensor:
         """Give a random part of each of these pictures."""
-        return self._batch(rows, [lambda picture, side, d=d: _random_part(picture, side, d) for d in draws])
+        return self._batch(rows, draws)
 
     def at(self, side: int, cache: Path | None = None) -> Pictures:
         """Give the same pictures for a network of that input size."""
@@ -89,10 +86,12 @@ class Pictures:
         """A digest of all contents, in order."""
         return hashlib.sha256("".join(self.digests).encode()).hexdigest()[:32]
 
-    def _batch(self, rows: Tensor, cuts: list[Any]) -> Tensor:
+    def _batch(self, rows: Tensor, draws: NDArray[np.float64] | None) -> Tensor:
         batch = np.empty((len(rows), self.side, self.side, 3), dtype=np.uint8)
-        for place, (row, cut) in enumerate(zip(rows.tolist(), cuts, strict=True)):
-            batch[place] = cut(self._decoded(row), self.side).permute(1, 2, 0).numpy()
+        for place, row in enumerate(rows.tolist()):
+            whole = self._decoded(row)
+            part = _centre(whole, self.side) if draws is None else _random_part(whole, self.side, draws[place])
+            batch[place] = part.permute(1, 2, 0).numpy()
         return torch.from_numpy(batch).permute(0, 3, 1, 2)  # channels last in memory: the faster way through a CNN
 
     @cached_property
@@ -133,8 +132,17 @@ def resize(picture: Tensor, height: int, width: int) -> Tensor:
     """Resize 8-bit pixels, without aliasing."""
     if tuple(picture.shape[1:]) == (height, width):
         return picture
-    resized: Tensor = transforms.resize(picture, [height, width], antialias=True)
+    resized: Tensor = _transforms().resize(picture, [height, width], antialias=True)
     return resized
+
+
+@cache
+def _transforms() -> Any:
+    """torchvision's functions, imported on first use: whoever brings features never waits for them."""
+    guard_torchvision()
+    from torchvision.transforms.v2 import functional
+
+    return functional
 
 
 def upright_size(picture: Any) -> tuple[int, int]:
@@ -165,7 +173,7 @@ def _eight_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Bring deeper pixels to 8 bits: whole numbers are 16 bits deep, fractions reach from 0 to 1."""
     if values.dtype.kind == "f":
         values = np.nan_to_num(values, posinf=0, neginf=0) * (255 if np.nanmax(values) <= 1 else 1)
-    elif values.max() > 255:
+    elif values.dtype.itemsize == 2 or values.max() > 255:
         values = values / 257
     return np.clip(np.round(values), 0, 255).astype(np.uint8)
 
@@ -193,7 +201,7 @@ def _resized(size: tuple[int, int], short: int) -> tuple[int, int]:
 
 
 def _centre(picture: Tensor, side: int) -> Tensor:
-    cut: Tensor = transforms.center_crop(picture, [side, side])
+    cut: Tensor = _transforms().center_crop(picture, [side, side])
     return cut
 
 
@@ -252,9 +260,9 @@ class DecodedStore:
 
     def put(self, row: int, picture: Tensor) -> None:
         """Keep a picture."""
-        if self._full:
-            return
         pixels = np.ascontiguousarray(picture.permute(1, 2, 0).numpy()).data
+        if self._full or pixels.shape != self._shapes[row]:  # the file is no longer what it was
+            return
         try:
             written = os.pwrite(self._pixels.fileno(), pixels, self._starts[row])
             if written == pixels.nbytes:

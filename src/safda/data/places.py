@@ -15,5 +15,6 @@ def cache_folder() -> Path:
 
 
 def readers() -> int:
-    """How many threads read and decode: one for each core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many threads read and decode: one for each core, shared among the processes that torchrun started here."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

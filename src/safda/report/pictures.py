@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from safda.adapted import Adapted
 from safda.data import Domain
+from safda.data.feed import evaluation_batches
 from safda.runs import write_bytes
 
 _SHOWN = 400  # samples of each domain in a t-SNE
@@ -77,7 +78,7 @@ def mixing_weights(adapted: Adapted, domain: Domain) -> NDArray[np.float32]:
     model = adapted.model
     if model.saf is None:
         return np.empty(0, dtype=np.float32)
-    features = model.backbone(domain.batch(torch.arange(len(domain))))
+    features = torch.cat([model.backbone(inputs) for inputs in evaluation_batches(domain)])
     if model.saf.mix_at == "bottleneck":
         features = model.bottleneck(features)
         logits = model.classifier(features)
