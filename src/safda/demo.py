@@ -2,92 +2,64 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
+import os
 from pathlib import Path
 
-import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from safda.adapted import Adapted, resume, start
+from safda.adapted import Adapted
+from safda.bench.benchmark import load_benchmark
+from safda.bench.engines import Engine
+from safda.bench.lab import Lab, open_lab
+from safda.bench.results import Results
+from safda.bench.run import fill
+from safda.bench.view import short
 from safda.data import load_domain
 from safda.errors import SafdaError
-from safda.recipe import Recipe, preset
 from safda.report.pictures import adaptation_picture
-from safda.runs import RunFolder, write_json
-from safda.view import TrainingView
 
-_METHODS: dict[str, Mapping[str, object]] = {
-    "source only": {"adversary.name": "none", "saf.enabled": False},
-    "MDD": {"adversary.name": "mdd", "saf.enabled": False},
-    "MDD+SAF": {"adversary.name": "mdd"},
-    "MDD+SAF to the letter": {"adversary.name": "mdd", "saf.align": False, "saf.ascend": False},
-}
-_MORE: dict[str, Mapping[str, object]] = {
-    f"{name.upper()}{'+SAF' if saf else ''}": {"adversary.name": name, "saf.enabled": saf}
-    for name in ("dann", "cdan")
-    for saf in (False, True)
-}
+_METHODS = ("source", "mdd", "mdd+saf", "letter")
+_MORE = ("dann", "dann+saf", "cdan", "cdan+saf")
 
 
 def demo(folder: Path, seeds: int, all_methods: bool, console: Console) -> int:
     """Train each method with each seed, print the table and draw the picture; give the exit code.
 
     "MDD+SAF" is the preset ``digits``; "to the letter" is the same without its two departures from the paper.
-
-    Every run has its folder, so a demonstration that was stopped goes on where it was.
+    It is a small part of the benchmark ``digits``, so a demonstration that was stopped goes on where it was.
     """
-    if seeds < 1:
-        raise SafdaError(f"--seeds {seeds}: at least one run of each method is needed")
-    torch.set_num_threads(1)  # as fast for so small a network, and the same numbers whatever the number of cores
-    source, target = load_domain("digits-rendered"), load_domain("digits-handwritten")
-    methods = {**_METHODS, **(_MORE if all_methods else {})}
-    accuracies: dict[str, list[float]] = {}
-    first: dict[str, Adapted] = {}
-    for name, changes in methods.items():
-        for seed in range(seeds):
-            recipe = preset("digits").override({**changes, "seed": seed})
-            run = folder / "runs" / f"{name.replace(' ', '-').lower()}-seed{seed}"
-            adapted = _finished(run, recipe, TrainingView(f"{name}, seed {seed}", recipe.steps, console))
-            if adapted is None:
-                console.print(f"stopped; the same command goes on in {folder}")
-                return 130
-            first.setdefault(name, adapted)
-            accuracies.setdefault(name, []).append(adapted.evaluate(target).accuracy)
-        console.print(_line(name, accuracies[name]), highlight=False)
-    picture = folder / "demo.png"
-    adaptation_picture(first["source only"], first["MDD+SAF"], source, target, picture)
-    write_json(folder / "results.json", accuracies)
-    console.print(_table(accuracies, f"{source.name} → {target.name}, accuracy at the last step"))
-    console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
+    benchmark = load_benchmark("digits")
+    rows = benchmark.runnable((*_METHODS, *(_MORE if all_methods else ())))
+    lab = open_lab(folder, benchmark, None, rows, {}, seeds)
+    try:
+        # One thread a run: as fast for so small a network, and the same numbers whatever the number of cores.
+        failures = fill(lab, lab.cells(rows, seeds), Engine(jobs=os.cpu_count(), threads=1), console)
+    except KeyboardInterrupt:
+        console.print(f"stopped; the same command goes on in {folder}", highlight=False, soft_wrap=True)
+        return 130
+    if failures:
+        raise SafdaError(failures[0])
+    console.print(_table(Results.of(lab)))
+    console.print(f"picture: {_picture(lab)}", highlight=False, soft_wrap=True)
     return 0
 
 
-def _finished(path: Path, recipe: Recipe, view: TrainingView) -> Adapted | None:
-    """Train a run, go on with it, or find it done; None if it was stopped."""
-    with view:
-        if (path / "recipe.toml").exists() and RunFolder.open(path).recipe == recipe:
-            adapted, outcome = resume(path, watch=view)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-            source, target = load_domain("digits-rendered"), load_domain("digits-handwritten")
-            adapted, outcome = start(source, target, recipe, path, view, cpu=False, trackers=())
-    return None if outcome.stopped_by else adapted
-
-
-def _line(name: str, values: list[float]) -> str:
-    return f"{name:<22} {' '.join(f'{value:.1%}' for value in values)}"
-
-
-def _table(accuracies: Mapping[str, list[float]], title: str) -> Table:
-    table = Table(title=title, show_edge=False)
+def _table(results: Results) -> Table:
+    (task,) = results.benchmark.tasks
+    table = Table(title="digits-rendered → digits-handwritten, accuracy at the last step", show_edge=False)
     table.add_column("method")
     table.add_column("mean ± spread (%)", justify="right")
     table.add_column("each seed (%)", justify="right")
-    for name, values in accuracies.items():
-        percent = 100 * np.asarray(values)
-        spread = f" ± {percent.std(ddof=1):.1f}" if len(percent) > 1 else ""
-        table.add_row(name, f"{percent.mean():.1f}{spread}", "  ".join(f"{value:.1f}" for value in percent))
+    for row in results.rows:
+        each = "  ".join(f"{run.accuracy:.1f}" for run in results.of_cell(row, task).values())
+        table.add_row(results.benchmark.rows[row].title, short(results.stat(row, task)), each)
     return table
+
+
+def _picture(lab: Lab) -> Path:
+    first = {cell.row: lab.store.path(cell) for cell in lab.cells(seeds=1)}
+    before, after = (Adapted.load(first[row]) for row in ("source", "mdd+saf"))
+    path = lab.folder / "demo.png"
+    adaptation_picture(before, after, load_domain("digits-rendered"), load_domain("digits-handwritten"), path)
+    return path

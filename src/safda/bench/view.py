@@ -28,7 +28,7 @@ class GridView:
             BarColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TimeRemainingColumn(),
             TextColumn("[red]{task.fields[failed]}"),
         )
         todo = [cell for cell in cells if cell.key not in self._accuracy]
