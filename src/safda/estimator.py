@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from safda.adapted import Adapted, Predictions, start
 from safda.data import Domain
+from safda.data.arrays import first_fault
 from safda.errors import SafdaError
 from safda.recipe import Recipe, load_recipe
 from safda.runs import read_json, write_json
@@ -181,11 +182,11 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
 
 def _require_finite(X: NDArray[np.float32], name: str) -> None:
     """Refuse NaN and infinity, and name the first row that has one."""
-    bad = ~np.isfinite(X).all(axis=1)
-    if bad.any():
-        row = int(bad.argmax())
-        kind = "NaN" if np.isnan(X[row]).any() else "infinity (inf)"
-        raise ValueError(f"{name} contains {kind} in row {row} ({int(bad.sum())} such rows); remove or mend them")
+    fault = first_fault(X)
+    if fault is not None:
+        row, is_nan, count = fault
+        kind = "NaN" if is_nan else "infinity (inf)"
+        raise ValueError(f"{name} contains {kind} in row {row} ({count} such rows); remove or mend them")
 
 
 def _parted(

@@ -96,13 +96,22 @@ def _check_matrix(name: str, matrix: Any) -> None:
 
 
 def _check_finite(name: str, matrix: Any, first_row: int = 0) -> None:
+    fault = first_fault(matrix)
+    if fault is not None:
+        row, is_nan, count = fault
+        kind = "NaN" if is_nan else "infinite (or too large for float32)"
+        raise SafdaError(f"{name}: 'features' row {first_row + row} is {kind} ({count} such rows); remove or mend them")
+
+
+def first_fault(matrix: Any) -> tuple[int, bool, int] | None:
+    """Find what is not finite: the first such row, whether it has a NaN, and how many rows there are.
+
+    >>> first_fault(np.array([[1.0, 2.0], [np.inf, 0.0], [np.nan, 0.0]]))
+    (1, False, 2)
+    """
     bad = ~np.isfinite(matrix).all(axis=1)
-    if bad.any():
-        row = int(bad.argmax())
-        kind = "NaN" if np.isnan(matrix[row]).any() else "infinite (or too large for float32)"
-        raise SafdaError(
-            f"{name}: 'features' row {first_row + row} is {kind} ({int(bad.sum())} such rows); remove or mend them"
-        )
+    row = int(bad.argmax())
+    return (row, bool(np.isnan(matrix[row]).any()), int(bad.sum())) if bad[row] else None
 
 
 def _labels(name: str, rows: int, labels: Any, classes: Any) -> tuple[torch.Tensor, tuple[str, ...]]:
