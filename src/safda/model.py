@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +24,13 @@ class StepOutput:
         losses: by name, already weighted; the optimiser's objective is their sum.
         health: numbers to look at, without gradient.
         eta: the mixing weights, or None without SAF.
+        target: what C∘B said of the target rows where SAF asked it, as probabilities, or None without SAF.
     """
 
     losses: dict[str, Tensor]
     health: dict[str, Tensor]
-    eta: Tensor | None
+    eta: Tensor | None = None
+    target: Tensor | None = None
 
     @property
     def total(self) -> Tensor:
@@ -49,13 +52,13 @@ class AdaptationModel(nn.Module):
         super().__init__()
         network = recipe.network
         width = network.bottleneck_width
-        self.recipe = recipe
+        self.recipe, self.classes = recipe, classes
         self.backbone, feature_dim = make_backbone(
             network.backbone, sample, network.pretrained, network.weights, network.frozen, backbone
         )
 
         def new_bottleneck() -> Bottleneck:
-            return Bottleneck(feature_dim, width, network.dropout)
+            return Bottleneck(feature_dim, width, network.dropout, network.norm == "per-domain")
 
         def new_classifier() -> nn.Module:
             return make_classifier(width, network.classifier_width, classes, network.dropout, network.classifier_init)
@@ -66,12 +69,22 @@ class AdaptationModel(nn.Module):
         mixed_dim = feature_dim if recipe.saf.mix_at == "features" else width
         self.saf = SAF(mixed_dim, classes=classes, **recipe.saf.module()) if recipe.saf.enabled else None
 
-    def forward(self, source: Tensor, labels: Tensor, target: Tensor, progress: float) -> StepOutput:
-        """Algorithm "SAF Training": ε_C, ε_D and ε_M of one step, from one pass of both domains together."""
+    def forward(
+        self, source: Tensor, labels: Tensor, target: Tensor, progress: float, neighbours: Tensor | None = None
+    ) -> StepOutput:
+        """Algorithm "SAF Training": ε_C, ε_D and ε_M of one step, from one pass of both domains together.
+
+        Args:
+            source: inputs of the source batch.
+            labels: their classes.
+            target: inputs of the target batch.
+            progress: t/T.
+            neighbours: what is known of the target rows' neighbours, for SAF.
+        """
         recipe = self.recipe
         features = self.backbone(torch.cat([source, target]))
         projected = self.bottleneck.linear(features)
-        embedding = self.bottleneck.finish(projected)
+        embedding = self.bottleneck.finish(projected, len(labels))
         batch = JointBatch(features, embedding, self.classifier(embedding), labels)
 
         losses = {"classification": F.cross_entropy(batch.split(batch.logits)[0], labels)}
@@ -79,28 +92,47 @@ class AdaptationModel(nn.Module):
         adversary = self.adversary(batch, adversary_weight, progress)
         losses.update(adversary.losses)
         if self.saf is None:
-            return StepOutput(losses, adversary.health, None)
+            return StepOutput(losses, adversary.health)
 
-        mixed = self._mix(self.saf, batch, projected)
+        fed = slice(None) if self.saf.feed_source else slice(len(labels), None)
+        steady = recipe.saf.label_mode == "evaluation"
+        logits = self._steady_logits(projected[fed]) if steady else batch.logits[fed]
+        mixed = self._mix(self.saf, batch, projected[fed], logits, neighbours)
         losses["saf"] = ramp(progress, recipe.saf.weight, recipe.saf.ramp) * mixed.loss
         if mixed.self_training is not None:
             extra = recipe.saf.self_training + ramp(progress, recipe.saf.self_training_rise, 1.0)
             losses["self_training"] = extra * mixed.self_training
-        return StepOutput(losses, adversary.health, mixed.eta.detach())
+        said = logits[-len(target) :].detach().softmax(1)
+        return StepOutput(losses, adversary.health, mixed.eta.detach(), said)
 
-    def _mix(self, saf: SAF, batch: JointBatch, projected: Tensor) -> SAFOutput:
+    @torch.no_grad()
+    def _steady_logits(self, projected: Tensor) -> Tensor:
+        """C∘B as it would answer in use: nothing dropped, normalised by running statistics."""
+        head = (self.bottleneck, self.classifier)
+        for module in head:
+            module.eval()
+        logits: Tensor = self.classifier(self.bottleneck.finish(projected))
+        for module in head:
+            module.train()
+        return logits
+
+    def _mix(
+        self, saf: SAF, batch: JointBatch, projected: Tensor, logits: Tensor, neighbours: Tensor | None
+    ) -> SAFOutput:
         """Hand SAF what its variant mixes, with what the step has computed already."""
-        fed = slice(None) if saf.feed_source else slice(len(batch.labels), None)
+        if neighbours is not None and saf.feed_source:
+            neighbours = F.pad(neighbours, (0, 0, len(batch.labels), 0))  # of source rows nothing is known
+        known: dict[str, Any] = {"logits": logits, "neighbours": neighbours}
         if saf.mix_at == "bottleneck":
             source, target = batch.split(batch.embedding)
-            return saf.forward(target, self.classifier, source_features=source, logits=batch.logits[fed])
+            return saf.forward(target, self.classifier, source_features=source, **known)
         source, target = batch.split(batch.features)
         return saf.forward(
             target,
             lambda features: self.classifier(self.bottleneck(features)),
             source_features=source,
-            logits=batch.logits[fed],
-            projected=(projected[fed], lambda mixed: self.classifier(self.bottleneck.finish(mixed))),
+            projected=(projected, lambda mixed: self.classifier(self.bottleneck.finish(mixed))),
+            **known,
         )
 
     def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -36,12 +36,20 @@ class Bottleneck(nn.Module):
     """B: Linear · BatchNorm · ReLU · Dropout, in two halves, since SAF can mix between them.
 
     A single row in training has no variance: the running statistics stand in.
+
+    Args:
+        inputs: size of a feature.
+        width: size of an embedding.
+        dropout: share of entries that are dropped.
+        per_domain: in training, normalise source rows by their own statistics; those that are kept for later, and
+            the scale and offset that both domains share, are then the target's.
     """
 
-    def __init__(self, inputs: int, width: int, dropout: float) -> None:
+    def __init__(self, inputs: int, width: int, dropout: float, per_domain: bool = False) -> None:
         super().__init__()
         self.linear = nn.Linear(inputs, width)
         self.norm: nn.Module = nn.BatchNorm1d(width)
+        self.source_norm = nn.BatchNorm1d(width, affine=False, track_running_stats=False) if per_domain else None
         self.dropout = Dropout(dropout)
         nn.init.normal_(self.linear.weight, std=0.005)
         nn.init.constant_(self.linear.bias, 0.1)
@@ -50,14 +58,23 @@ class Bottleneck(nn.Module):
         """From feature to embedding."""
         return self.finish(self.linear(features))
 
-    def finish(self, projected: Tensor) -> Tensor:
-        """All that follows the linear layer."""
-        if len(projected) == 1 and isinstance(self.norm, nn.BatchNorm1d):
-            norm = self.norm
-            normed = F.batch_norm(projected, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-        else:
-            normed = self.norm(projected)
-        return cast(Tensor, self.dropout(F.relu(normed)))
+    def finish(self, projected: Tensor, sources: int = 0) -> Tensor:
+        """All that follows the linear layer.
+
+        Args:
+            projected: what it gave.
+            sources: how many of the rows, the first ones, are a training batch's source.
+        """
+        return cast(Tensor, self.dropout(F.relu(self._normalised(projected, sources))))
+
+    def _normalised(self, projected: Tensor, sources: int) -> Tensor:
+        norm = self.norm
+        if self.source_norm is not None and 1 < sources < len(projected):
+            source = self.source_norm(projected[:sources]) * norm.weight + norm.bias
+            return torch.cat([source, self._normalised(projected[sources:], 0)])
+        if len(projected) == 1 and isinstance(norm, nn.BatchNorm1d):
+            return F.batch_norm(projected, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+        return cast(Tensor, norm(projected))
 
 
 def make_classifier(inputs: int, width: int, classes: int, dropout: float, init: str) -> nn.Sequential:

@@ -51,6 +51,11 @@ class Network:
     image_size: int = knob(0, "side of a picture in pixels; 0: what the backbone was made for", low=0, high=8192)
     bottleneck_width: int = knob(1024, "output size of the bottleneck B", low=1, high=65536)
     classifier_width: int = knob(1024, "hidden size of the classifier C", low=1, high=65536)
+    norm: str = knob(
+        "joint",
+        "B's batch norm sees both domains together, or each by its own statistics (then C∘B is for the target)",
+        choices=("joint", "per-domain"),
+    )
     dropout: float = knob(0.5, "dropout in B and C", low=0.0, high=0.99, search=(0.0, 0.7, "linear"))
     classifier_init: str = knob("xavier", "initial weights of C", choices=("xavier", "normal"))
 
@@ -145,8 +150,20 @@ class SAF:
     pairing: str = knob("random", "who meets whom", choices=("random", "reversed"))
     labels: str = knob("soft", "kind of pseudo-label", choices=("soft", "hard"))
     label_scale: float = knob(1.0, "factor on composite labels (released code: 2)", low=0.0, high=100.0)
+    label_mode: str = knob(
+        "training",
+        "pseudo-labels from C∘B with dropout and batch statistics, or without",
+        choices=("training", "evaluation"),
+    )
     label_gradient: bool = knob(False, "let pseudo-labels pass a gradient back into C∘B")
     align: bool = knob(False, "divide pseudo-labels by a running mean of the predictions (not in the paper)")
+    neighbours: int = knob(
+        0, "average pseudo-labels over so many nearest target samples (not in the paper)", low=0, high=1000
+    )
+    neighbour_share: float = knob(0.8, "the neighbours' part in that average", low=0.0, high=1.0)
+    sharpen: float = knob(
+        1.0, "raise pseudo-labels to this power, and normalise (not in the paper)", low=0.1, high=100.0
+    )
     ascend: bool = knob(False, "η seeks the mix that teaches most (not in the paper)")
     keep: str = knob("all", "which samples are mixed, by entropy", choices=("all", "certain", "uncertain"))
     threshold: float = knob(0.5, "certain: entropy at most this fraction of ln K", low=0.0, high=1.0)
@@ -157,8 +174,8 @@ class SAF:
 
     def module(self) -> dict[str, Any]:
         """Give the knobs that :class:`safda.SAF` takes, beyond the feature size."""
-        schedule = ("enabled", "weight", "ramp", "self_training", "self_training_rise")
-        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in schedule}
+        outside = ("enabled", "weight", "ramp", "label_mode", "neighbours", "self_training", "self_training_rise")
+        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in outside}
         return {**chosen, "self_training": self.self_training + self.self_training_rise > 0}
 
 

@@ -7,7 +7,7 @@
       data.json           where the domains came from, their digests, shape of an input, class names
       environment.json    versions, device, threads, git state
       metrics.jsonl       one line of JSON every few steps
-      checkpoints/        step-00000500/: model, momentum, step
+      checkpoints/        step-00000500/: model, momentum, what is known of neighbours, step
       model.safetensors   the result, once the run has finished
 
 Files appear whole or not at all: they are written beside their place, flushed, and renamed. Weights are
@@ -46,6 +46,7 @@ class Checkpoint:
     step: int
     model: dict[str, Tensor]
     momentum: dict[str, Tensor]
+    neighbours: dict[str, Tensor]
     scaler: dict[str, Any]
 
 
@@ -135,6 +136,7 @@ class RunFolder:
             draft.mkdir(parents=True)
             write_bytes(draft / "model.safetensors", serialise(checkpoint.model))
             write_bytes(draft / "momentum.safetensors", serialise(checkpoint.momentum))
+            write_bytes(draft / "neighbours.safetensors", serialise(checkpoint.neighbours))
             write_json(draft / "state.json", {"step": checkpoint.step, "scaler": checkpoint.scaler})
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
@@ -152,6 +154,7 @@ class RunFolder:
             state["step"],
             read_weights(there[-1] / "model.safetensors"),
             read_weights(there[-1] / "momentum.safetensors"),
+            read_weights(there[-1] / "neighbours.safetensors"),
             state["scaler"],
         )
 

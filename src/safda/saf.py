@@ -70,6 +70,9 @@ class SAF(nn.Module):
             both features and labels in any case.
         align: divide pseudo-labels by a running mean of all predictions and normalise again, so that no class
             grows only because it was frequent already. Needs ``classes``. Not in the paper.
+        neighbour_share: the part of the neighbours' predictions in a pseudo-label, where :meth:`forward` is given
+            any. A sample that the classifier errs on often lies among others that it gets right. Not in the paper.
+        sharpen: raise pseudo-labels to this power and normalise again. Not in the paper.
         ascend: M climbs L_M instead of descending it: η seeks the mix that teaches most. Not in the paper, where
             the loss always falls by picking one of the pair (a pure label has less entropy), so η runs to 0 or 1.
         classes: number of classes K, for ``align``.
@@ -102,6 +105,8 @@ class SAF(nn.Module):
         label_scale: float = 1.0,
         label_gradient: bool = False,
         align: bool = False,
+        neighbour_share: float = 0.8,
+        sharpen: float = 1.0,
         ascend: bool = False,
         classes: int | None = None,
         keep: str = "all",
@@ -127,6 +132,7 @@ class SAF(nn.Module):
         self.pairing, self.keep, self.threshold = pairing, keep, threshold
         self.labels, self.label_scale, self.label_gradient = labels, label_scale, label_gradient
         self.align, self.ascend = align, ascend
+        self.neighbour_share, self.sharpen = neighbour_share, sharpen
         self.feed_source, self.mix_at, self.self_training = feed_source, mix_at, self_training
 
     def forward(
@@ -137,6 +143,7 @@ class SAF(nn.Module):
         source_features: Tensor | None = None,
         logits: Tensor | None = None,
         projected: tuple[Tensor, Classify] | None = None,
+        neighbours: Tensor | None = None,
     ) -> SAFOutput:
         """Mix the features and score the mixes.
 
@@ -148,6 +155,8 @@ class SAF(nn.Module):
                 computed them already.
             projected: an affine image of those rows, B's linear layer say, and what remains of ``classify``
                 after it. Mixing commutes with affine maps, so this spares a matrix product and changes nothing.
+            neighbours: for each of those rows the mean prediction of its nearest neighbours, as
+                :class:`safda.neighbours.Neighbourhood` gives it; a row of zeros where none is known.
         """
         features = target_features
         if self.feed_source:
@@ -159,7 +168,7 @@ class SAF(nn.Module):
 
         first, second = self.draw_pairs(logits)
         eta = self.mixing_weight(features, first, second)
-        pseudo = self._pseudo_labels(logits)
+        pseudo = self._pseudo_labels(logits, neighbours)
         labels = self.label_scale * _mix(eta, pseudo, first, second)
         if len(first) == 0:
             loss, mixed_logits = eta.sum(), labels  # an empty sum: zero, and a zero gradient for every part of M
@@ -198,9 +207,13 @@ class SAF(nn.Module):
             score = _Climb.apply(score)  # type: ignore[no-untyped-call]
         return torch.sigmoid(F.relu(score) if self.rectified else score)
 
-    def _pseudo_labels(self, logits: Tensor) -> Tensor:
+    def _pseudo_labels(self, logits: Tensor, neighbours: Tensor | None) -> Tensor:
         """ŷ = C∘B(φ), as probabilities or one-hot."""
         labels = (logits if self.label_gradient else logits.detach()).softmax(1)
+        if neighbours is not None:
+            labels = _normalised((1 - self.neighbour_share) * labels + self.neighbour_share * neighbours)
+        if self.sharpen != 1:
+            labels = _normalised(labels**self.sharpen)
         if self.align:
             labels = self._aligned(labels)
         if self.labels == "hard":
@@ -215,8 +228,7 @@ class SAF(nn.Module):
                 dist.all_reduce(seen)
                 seen = seen / dist.get_world_size()
             prior.lerp_(seen.to(prior.dtype), _PRIOR_RATE)
-        labels = labels / prior.clamp_min(_LEAST_PRIOR)
-        return labels / labels.sum(1, keepdim=True)
+        return _normalised(labels / prior.clamp_min(_LEAST_PRIOR))
 
 
 def cross_entropy_divergence(logits: Tensor, labels: Tensor) -> Tensor:
@@ -264,6 +276,10 @@ class _Climb(torch.autograd.Function):
 def _mix(eta: Tensor, rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """η·x₁ + (1−η)·x₂."""
     return torch.lerp(rows[second], rows[first], eta.to(rows.dtype))
+
+
+def _normalised(labels: Tensor) -> Tensor:
+    return labels / labels.sum(1, keepdim=True)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

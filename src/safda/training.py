@@ -27,6 +27,7 @@ from safda.data import Domain, Stream, mixed_seed
 from safda.data.feed import training_batches
 from safda.errors import SafdaError, nearest
 from safda.model import AdaptationModel, StepOutput
+from safda.neighbours import Neighbourhood
 from safda.networks import synchronise_batch_norm
 from safda.recipe import Recipe
 from safda.runs import Checkpoint, RunFolder
@@ -79,16 +80,19 @@ def train(
         synchronise_batch_norm(model, accelerator.device)
     model.to(accelerator.device)
     optimiser = _optimiser(model, recipe)
-    start = _restore(run, model, optimiser, accelerator) if run and resume else 0
+    near = None
+    if recipe.saf.enabled and recipe.saf.neighbours:
+        near = Neighbourhood(target, recipe.saf.neighbours, model.classes)
+    start = _restore(run, model, optimiser, near, accelerator) if run and resume else 0
     wrapped = accelerator.prepare(model)
     wrapped.train()
     if run and not resume:
-        _save(run, 0, model, optimiser, accelerator)  # proves that the folder takes it, before any work is done
+        _save(run, 0, model, optimiser, near, accelerator)  # proves that the folder takes it, before any work is done
 
     steps = range(start, recipe.steps)
     feed = training_batches((source, target), streams, steps, share)
     with closing(feed), _own_randomness(accelerator.device), _trackers(accelerator), _stop_signals() as stop:
-        for step, ((rows, inputs_source), (_, inputs_target)) in zip(steps, feed, strict=True):
+        for step, ((rows, inputs_source), (target_rows, inputs_target)) in zip(steps, feed, strict=True):
             progress = step / recipe.steps
             _seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS), accelerator.device)
             output = wrapped(
@@ -96,7 +100,10 @@ def train(
                 labels[rows].to(accelerator.device),
                 inputs_target.to(accelerator.device),
                 progress,
+                near.of(target_rows).to(accelerator.device) if near else None,
             )
+            if near and output.target is not None:
+                near.update(*_from_everyone(accelerator, target_rows, output.target))
             total = output.total
             if not torch.isfinite(total):
                 raise _not_finite(output, step, run)
@@ -116,7 +123,7 @@ def train(
                 watch(done, metrics)
             stopping = _anyone(stop.received is not None, accelerator)
             if run and (stopping or done % recipe.checkpoint_every == 0 or done == recipe.steps):
-                _save(run, done, model, optimiser, accelerator)
+                _save(run, done, model, optimiser, near, accelerator)
             if stopping and done < recipe.steps:
                 return Outcome(done, stop.received or signal.SIGTERM)
 
@@ -199,6 +206,14 @@ def _anyone(flag: bool, accelerator: Accelerator) -> bool:
     return bool(votes > 0)
 
 
+def _from_everyone(accelerator: Accelerator, rows: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
+    """Gather the target rows of all processes, and what was said of them."""
+    if accelerator.num_processes == 1:
+        return rows, predictions
+    gathered = accelerator.gather((rows.to(accelerator.device), predictions))
+    return gathered[0], gathered[1]
+
+
 # ----------------------------------------------------------------------------------------------- one step
 
 
@@ -268,7 +283,12 @@ def _not_finite(output: StepOutput, step: int, run: RunFolder | None) -> SafdaEr
 
 
 def _save(
-    run: RunFolder, step: int, model: AdaptationModel, optimiser: torch.optim.SGD, accelerator: Accelerator
+    run: RunFolder,
+    step: int,
+    model: AdaptationModel,
+    optimiser: torch.optim.SGD,
+    near: Neighbourhood | None,
+    accelerator: Accelerator,
 ) -> None:
     if not accelerator.is_main_process:
         return
@@ -286,16 +306,25 @@ def _save(
         if state.get("momentum_buffer") is not None
     }
     scaler = accelerator.scaler.state_dict() if accelerator.scaler else {}
-    run.save_checkpoint(Checkpoint(step, weights, momentum, scaler))
+    predictions = {"predictions": near.predictions} if near else {}
+    run.save_checkpoint(Checkpoint(step, weights, momentum, predictions, scaler))
 
 
-def _restore(run: RunFolder, model: AdaptationModel, optimiser: torch.optim.SGD, accelerator: Accelerator) -> int:
+def _restore(
+    run: RunFolder,
+    model: AdaptationModel,
+    optimiser: torch.optim.SGD,
+    near: Neighbourhood | None,
+    accelerator: Accelerator,
+) -> int:
     checkpoint = run.last_checkpoint()
     load_weights(model, checkpoint.model, str(run.path))
     parameters = dict(model.named_parameters())
     for name, buffer in checkpoint.momentum.items():
         momentum = torch.empty_like(parameters[name]).copy_(buffer)  # in the weights' own order in memory
         optimiser.state[parameters[name]]["momentum_buffer"] = momentum
+    if near:
+        near.predictions = checkpoint.neighbours["predictions"]
     if accelerator.scaler and checkpoint.scaler:
         accelerator.scaler.load_state_dict(checkpoint.scaler)
     if accelerator.is_main_process:
