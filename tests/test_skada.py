@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -267,3 +269,13 @@ def test_grid_search_without_target_labels(data):
     again = piped(**chosen).fit(X, y, sample_domain=domain)
     np.testing.assert_array_equal(search.predict(X[domain < 0]), again.predict(X[domain < 0]))
     assert np.mean(search.predict(X[domain < 0]) == truth[domain < 0]) > 0.8
+
+
+def test_the_example_in_the_reference_works(data):
+    """The page's own code, run as it stands there."""
+    X, y, domain, truth = data
+    page = (Path(__file__).parent.parent / "docs" / "reference.md").read_text()
+    (code,) = re.findall(r"```python\n(from skada.*?)```", page, re.S)
+    scope = {"X": X, "y": y, "sample_domain": domain, "SAFClassifier": small}
+    exec(code, scope)
+    assert scope["search"].score(X, truth, sample_domain=domain) < 0  # an entropy's sign turned
