@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from safda.errors import SafdaError
 from safda.recipe import Recipe, load_recipe
 from safda.runs import read_json, write_json
 from safda.view import TrainingView
+
+_DOMAINS = {"sample_domain": True, "allow_source": True}
 
 
 class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -42,6 +44,9 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         feature_names_in_: their names, where ``X`` had any.
         adapted_: the trained network behind it all.
 
+    ``sample_domain`` and ``allow_source``, which skada hands to what predicts and scores, change nothing there: every
+    sample gets its answer, whichever domain it is from.
+
     Example:
         >>> rng = np.random.default_rng(0)
         >>> y = rng.integers(0, 3, 120)
@@ -50,6 +55,14 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         >>> bool(classifier.score(X_target, y) > 0.8)
         True
     """
+
+    # Asked for by default: where scikit-learn's routing was not told to hand sample_domain on, skada's pipelines drop
+    # it in a cross-validation without a word, and the mask of the target's labels, -1, would be learned as a class.
+    __metadata_request__fit: ClassVar = {"sample_domain": True}
+    __metadata_request__predict: ClassVar = _DOMAINS
+    __metadata_request__predict_proba: ClassVar = _DOMAINS
+    __metadata_request__decision_function: ClassVar = _DOMAINS
+    __metadata_request__score: ClassVar = _DOMAINS
 
     def __init__(
         self,
@@ -113,21 +126,36 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         self.adapted_ = adapted
         return self
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike, sample_domain: ArrayLike | None = None, allow_source: bool = True) -> NDArray[Any]:
         """Give the most probable label of each sample."""
         outputs = self._outputs(X)
         labels: NDArray[Any] = self.classes_[outputs.logits.argmax(1)]
         return labels
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
+    def predict_proba(
+        self, X: ArrayLike, sample_domain: ArrayLike | None = None, allow_source: bool = True
+    ) -> NDArray[np.float32]:
         """Give the probability of each class, n×K."""
         return self._outputs(X).probabilities
 
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float32]:
+    def decision_function(
+        self, X: ArrayLike, sample_domain: ArrayLike | None = None, allow_source: bool = True
+    ) -> NDArray[np.float32]:
         """Give the logits, n×K; of two classes their difference, n."""
         logits = self._outputs(X).logits
         difference: NDArray[np.float32] = logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
         return difference
+
+    def score(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        sample_domain: ArrayLike | None = None,
+        allow_source: bool = True,
+    ) -> float:
+        """Give the accuracy. On a target, this is an oracle's number."""
+        return float(super().score(X, y, sample_weight=sample_weight))
 
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:
         """Give the bottleneck's features, n×width."""
