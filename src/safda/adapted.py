@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from safda.data import Domain, load_domain
-from safda.data.feed import evaluation_batches
+from safda.data.feed import evaluation_batches, feature_batches
 from safda.data.pictures import Pictures
 from safda.errors import SafdaError, nearest
 from safda.features import Count, for_network, frozen_features, picture_side
 from safda.model import AdaptationModel
+from safda.networks import Centred
 from safda.recipe import Recipe, load_recipe, preset
 from safda.runs import RunFolder
 from safda.scoring import Evaluation, score
@@ -233,6 +235,9 @@ def start(
     with accelerator.main_process_first():
         model.to(accelerator.device)
         source, target = (frozen_features(model, domain, count) for domain in (source, target))
+    if isinstance(model.centring, Centred):
+        knob = "network.features = 'centred'"
+        model.centring.learn(chain.from_iterable(feature_batches(domain, knob) for domain in (source, target)))
     run = None
     if out is not None:
         if accelerator.is_main_process:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from safda.adversaries import ADVERSARIES, JointBatch, Site
-from safda.networks import Bottleneck, make_backbone, make_classifier
+from safda.networks import Bottleneck, Centred, make_backbone, make_classifier
 from safda.recipe import Recipe
 from safda.saf import SAF, SAFOutput
 from safda.schedules import ramp
@@ -57,6 +57,8 @@ class AdaptationModel(nn.Module):
             network.backbone, sample, network.pretrained, network.weights, network.frozen, backbone
         )
 
+        self.centring = Centred(feature_dim) if network.features == "centred" else nn.Identity()
+
         def new_bottleneck() -> Bottleneck:
             return Bottleneck(feature_dim, width, network.dropout, network.norm == "per-domain")
 
@@ -82,7 +84,7 @@ class AdaptationModel(nn.Module):
             neighbours: what is known of the target rows' neighbours, for SAF.
         """
         recipe = self.recipe
-        features = self.backbone(torch.cat([source, target]))
+        features = self.centring(self.backbone(torch.cat([source, target])))
         projected = self.bottleneck.linear(features)
         embedding = self.bottleneck.finish(projected, len(labels))
         batch = JointBatch(features, embedding, self.classifier(embedding), labels)
@@ -137,6 +139,6 @@ class AdaptationModel(nn.Module):
 
     def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Give the adapted classifier's logits and the embedding B(F(x)); for use in evaluation mode."""
-        features = self.backbone(inputs)
+        features = self.centring(self.backbone(inputs))
         embedding = self.bottleneck(features)
         return self.adversary.predict(features, embedding, self.classifier(embedding)), embedding

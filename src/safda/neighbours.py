@@ -12,15 +12,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from safda.data import Domain
-from safda.data.feed import evaluation_batches
-from safda.errors import SafdaError
+from safda.data.feed import evaluation_batches, feature_batches
 
 _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over the domain: the search stays linear
 _FOCUS = 3  # a neighbour counts by its similarity to this power
 
 
 class Neighbourhood:
-    """The nearest neighbours of each sample of a domain, by the cosine of centred features.
+    """The nearest neighbours of each sample of a domain, by the cosine of features of length one, centred.
 
     Args:
         domain: the target; its samples must be features.
@@ -37,10 +36,6 @@ class Neighbourhood:
     """
 
     def __init__(self, domain: Domain, count: int, classes: int) -> None:
-        if len(domain.inputs.shape) != 2:
-            raise SafdaError(
-                f"{domain.name}: saf.neighbours needs features: arrays, or pictures with network.frozen = true"
-            )
         self.rows, self.weights = nearest_rows(domain, count)
         self.predictions = torch.zeros(len(domain), classes)
 
@@ -59,14 +54,19 @@ def nearest_rows(domain: Domain, count: int) -> tuple[Tensor, Tensor]:
     """Find each sample's nearest others: their row numbers and weights, n×count."""
     candidates = torch.linspace(0, len(domain) - 1, min(len(domain), _MOST_CANDIDATES)).round().long()
     count = min(count, len(candidates) - 1)
-    mean = torch.stack([batch.float().sum(0) for batch in evaluation_batches(domain)]).sum(0) / len(domain)
-    known = F.normalize(domain.batch(candidates).float() - mean)
+    total = sum(F.normalize(batch.double()).sum(0) for batch in feature_batches(domain, "saf.neighbours"))
+    mean = (torch.as_tensor(total) / len(domain)).float()
+    known = _direction(domain.batch(candidates), mean)
     rows, weights, start = [], [], 0
     for batch in evaluation_batches(domain):
-        alike = F.normalize(batch.float() - mean) @ known.T
+        alike = _direction(batch, mean) @ known.T
         own = torch.arange(start, start + len(batch)).unsqueeze(1) == candidates
         values, columns = alike.masked_fill_(own, -torch.inf).topk(count)
         rows.append(candidates[columns])
         weights.append(values.clamp_min(0) ** _FOCUS)
         start += len(batch)
     return torch.cat(rows), torch.cat(weights)
+
+
+def _direction(features: Tensor, mean: Tensor) -> Tensor:
+    return F.normalize(F.normalize(features.float()) - mean)

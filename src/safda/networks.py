@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -75,6 +75,35 @@ class Bottleneck(nn.Module):
         if len(projected) == 1 and isinstance(norm, nn.BatchNorm1d):
             return F.batch_norm(projected, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
         return cast(Tensor, norm(projected))
+
+
+class Centred(nn.Module):
+    """Features as B learns fastest from them: each of length one, then centred, and of unit variance on average.
+
+    Batch norm would take the mean away in any case, but only after it has swamped the gradient.
+    """
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.scale: Tensor
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("scale", torch.tensor(1.0))
+
+    def learn(self, batches: Iterable[Tensor]) -> None:
+        """Take mean and scale from all features that there are."""
+        count, total, squares = 0, torch.zeros_like(self.mean, dtype=torch.float64), 0.0
+        for batch in batches:
+            rows = F.normalize(batch.to(total))
+            count, total, squares = count + len(rows), total + rows.sum(0), squares + rows.square().sum().item()
+        mean = total / count
+        variance = squares / count - mean.square().sum().item()
+        self.mean.copy_(mean)
+        self.scale.fill_((len(mean) / max(variance, 1e-12)) ** 0.5)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scale and centre."""
+        return (F.normalize(features) - self.mean) * self.scale
 
 
 def make_classifier(inputs: int, width: int, classes: int, dropout: float, init: str) -> nn.Sequential:

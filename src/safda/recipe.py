@@ -49,6 +49,11 @@ class Network:
     weights: str = knob("", "start the backbone from this safetensors file instead")
     frozen: bool = knob(False, "leave the backbone as it is, and compute each picture's features once")
     image_size: int = knob(0, "side of a picture in pixels; 0: what the backbone was made for", low=0, high=8192)
+    features: str = knob(
+        "as-is",
+        "what B gets: features as they come, or each of length one and then centred over both domains",
+        choices=("as-is", "centred"),
+    )
     bottleneck_width: int = knob(1024, "output size of the bottleneck B", low=1, high=65536)
     classifier_width: int = knob(1024, "hidden size of the classifier C", low=1, high=65536)
     norm: str = knob(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from safda.data.domain import DRAWS, Domain, Stream, mixed_seed
 from safda.data.places import readers
+from safda.errors import SafdaError
 
 _MOST_ROWS, _MOST_VALUES = 1024, 2**22  # in a batch of evaluation
 _CROP_DRAWS = 0xC209  # keeps the seeds of crops apart from those of epochs and steps
@@ -83,3 +84,10 @@ def evaluation_batches(domain: Domain) -> Generator[Tensor, None, None]:
     """Give all inputs of a domain in order, as evaluation sees them, so many at once that memory stays small."""
     size = max(1, min(_MOST_ROWS, _MOST_VALUES // math.prod(domain.inputs.shape[1:])))
     return read_ahead(domain.batch, torch.split(torch.arange(len(domain)), size), 0 if domain.in_memory else readers())
+
+
+def feature_batches(domain: Domain, knob: str) -> Generator[Tensor, None, None]:
+    """Give all features of a domain in order; where its samples are not features, say which knob needs them."""
+    if len(domain.inputs.shape) != 2:
+        raise SafdaError(f"{domain.name}: {knob} needs features: arrays, or pictures with network.frozen = true")
+    return evaluation_batches(domain)
