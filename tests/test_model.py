@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from safda.model import AdaptationModel
-from safda.networks import Bottleneck, Dropout, SynchronisedBatchNorm, make_backbone, synchronise_batch_norm
+from safda.networks import Bottleneck, Centred, Dropout, SynchronisedBatchNorm, make_backbone, synchronise_batch_norm
 from safda.recipe import Recipe
 from safda.schedules import ramp
 
@@ -96,6 +98,52 @@ def test_tiny_target_batches_are_defined(targets):
     output.total.backward()
     assert torch.isfinite(output.total)
     assert len(output.eta) == targets // 2
+
+
+def test_per_domain_norm_is_two_batch_norms_that_share_scale_and_offset():
+    bottleneck = Bottleneck(DIM, 8, dropout=0.0, per_domain=True).double()
+    nn.init.normal_(bottleneck.norm.weight)
+    nn.init.normal_(bottleneck.norm.bias)
+    rows = torch.randn(11, 8).double()
+    finished = bottleneck.finish(rows, sources=6)
+    for part in (slice(0, 6), slice(6, 11)):
+        plain = nn.BatchNorm1d(8).double()
+        plain.weight, plain.bias = bottleneck.norm.weight, bottleneck.norm.bias
+        torch.testing.assert_close(finished[part], plain(rows[part]).relu())
+    torch.testing.assert_close(bottleneck.norm.running_mean, plain.running_mean)  # the target's, the last part
+    torch.testing.assert_close(bottleneck.norm.running_var, plain.running_var)
+
+
+@pytest.mark.parametrize("sources", [1, 2])
+def test_per_domain_norm_takes_a_single_row_of_a_domain(sources):
+    bottleneck = Bottleneck(DIM, 8, dropout=0.0, per_domain=True)
+    assert torch.isfinite(bottleneck.finish(torch.randn(3, 8), sources)).all()
+
+
+def test_pseudo_labels_in_evaluation_mode_are_what_the_model_would_answer():
+    model, source, labels, target = make(**{"network.dropout": 0.5, "saf.label_mode": "evaluation"})
+    with torch.no_grad():
+        answer = copy.deepcopy(model)
+        answer.bottleneck.finish(answer.bottleneck.linear(torch.cat([source, target])), len(labels))  # statistics
+        expected = answer.eval().predict(target)[0].softmax(1)
+    output = model(source, labels, target, 0.3)
+    torch.testing.assert_close(output.target, expected)
+    assert model.bottleneck.training
+    assert model.classifier.training
+
+
+def test_neighbours_go_with_a_fed_source():
+    model, source, labels, target = make(**{"saf.feed_source": True})
+    known = torch.full((5, CLASSES), 1 / CLASSES).double()
+    assert torch.isfinite(model(source, labels, target, 0.3, known).total)
+
+
+def test_centred_features_are_centred_unit_rows_of_unit_variance():
+    rows = torch.randn(50, DIM).double() * 7 + 3
+    centred = Centred(DIM).double()
+    centred.learn(rows.split(20))
+    unit = rows / rows.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(centred(rows), (unit - unit.mean(0)) / unit.var(0, correction=0).mean().sqrt())
 
 
 def test_without_saf_there_is_none():
