@@ -109,9 +109,14 @@ class Benchmark:
         return [there[name] for name in chosen]
 
     def recipe(self, row: Row, settings: Mapping[str, Any], seed: int) -> Recipe:
-        """Give the recipe of one run: preset, the benchmark's changes, the settings, the row's changes, the seed."""
+        """Give the recipe of one run: preset, the benchmark's changes, the settings, the row's changes, the seed.
+
+        A preset among the settings stands in place of the benchmark's own with all its changes.
+        """
         settings = dict(settings)
-        recipe = load_recipe(settings.pop("preset", self.preset)).override(self.change, f"{self.name}: change")
+        own = "preset" not in settings
+        recipe = load_recipe(self.preset if own else settings.pop("preset"))
+        recipe = recipe.override(self.change if own else {}, f"{self.name}: change")
         recipe = recipe.override(settings, f"{self.name}: settings")
         return recipe.override({**(row.change or {}), "seed": seed}, f"{self.name}: rows.{row.name}.change")
 

@@ -1,0 +1,142 @@
+"""Hard cases out of easy ones: where self-training goes wrong, kept as a benchmark for the laboratory.
+
+    python -m benchmarks.hard_cases --data DIR -o CASES      # DIR: amazon.npz, dslr.npz, webcam.npz
+    safda bench CASES/hard.toml --data CASES -o LAB --rows source,mdd,mdd+saf --seeds 3
+
+Few classes, an unbalanced target, a quarter of the source, noise, a distortion of the whole domain, several at once;
+and the embedded digits, as pixels, with the target negated and blurred by noise. Each case is a function of its own
+seed, so the files are the same wherever they are made.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+
+from safda.data import load_domain
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Features with class numbers."""
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+    def rows(self, which: NDArray[Any]) -> Samples:
+        """Only these."""
+        return Samples(self.features[which], self.labels[which])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path, required=True, help="where amazon.npz, dslr.npz and webcam.npz are")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="a folder for the cases")
+    options = parser.parse_args()
+    cases = {**office_cases(options.data), "strong digits": strong_digits()}
+    options.out.mkdir(parents=True, exist_ok=True)
+    domains, tasks = {}, []
+    for name, pair in cases.items():
+        ends = (name, f"{name} target")
+        for end, samples in zip(ends, pair, strict=True):
+            domains[end] = f"{end.replace(' ', '-')}.npz"
+            np.savez(options.out / domains[end], features=samples.features, labels=samples.labels)
+        tasks.append("→".join(ends))
+    content = {
+        "title": "Accuracy (%) on hard cases",
+        "preset": "default",
+        "domains": domains,
+        "tasks": tasks,
+        "rows": {"source": {}, "mdd": {}, "mdd+saf": {}},
+    }
+    (options.out / "hard.toml").write_text(tomli_w.dumps(content), encoding="utf-8")
+    print(f"{len(tasks)} cases in {options.out}; run: safda bench {options.out}/hard.toml --data {options.out} -o LAB")
+
+
+def office_cases(folder: Path) -> dict[str, tuple[Samples, Samples]]:
+    """Cases made of frozen Office-31 features."""
+    amazon, dslr, webcam = (_read(folder / f"{name}.npz") for name in ("amazon", "dslr", "webcam"))
+    rng = np.random.default_rng(7)
+    seven, ten = rng.permutation(31)[:7], rng.permutation(31)[:10]
+    return {
+        "seven classes": (of_classes(amazon, seven), of_classes(webcam, seven)),
+        "ten unbalanced": (of_classes(webcam, ten), unbalanced(of_classes(amazon, ten), 10, rng)),
+        "unbalanced": (webcam, unbalanced(amazon, 10, rng)),
+        "quarter source": (quarter(amazon, rng), webcam),
+        "noise": (amazon, noisy(dslr, 1.0, rng)),
+        "distortion": (amazon, distorted(webcam, 0.7, rng)),
+        "seven unbalanced distorted": (
+            of_classes(dslr, seven),
+            distorted(unbalanced(of_classes(amazon, seven), 8, rng), 0.7, rng),
+        ),
+        "seven unbalanced noisy": (
+            of_classes(amazon, seven),
+            noisy(unbalanced(of_classes(webcam, seven), 8, rng), 2.0, rng),
+        ),
+    }
+
+
+def strong_digits() -> tuple[Samples, Samples]:
+    """Drawn digits, and handwritten ones that are white on grey instead, under noise."""
+    source, target = (_flat(load_domain(f"digits-{name}")) for name in ("rendered", "handwritten"))
+    noise = np.random.default_rng(7).normal(0, 0.2, target.features.shape)
+    return source, replace(target, features=(0.7 - 0.5 * target.features + noise).astype(np.float32))
+
+
+def of_classes(samples: Samples, classes: NDArray[np.int64]) -> Samples:
+    """Only these classes, numbered anew."""
+    kept = samples.rows(np.isin(samples.labels, classes))
+    number = {int(k): i for i, k in enumerate(classes)}
+    return replace(kept, labels=np.array([number[int(k)] for k in kept.labels]))
+
+
+def unbalanced(samples: Samples, ratio: float, rng: np.random.Generator) -> Samples:
+    """Thin the classes out, in random order, down to one ``ratio``-th of the last."""
+    classes = rng.permutation(np.unique(samples.labels))
+    shares = ratio ** -np.linspace(0, 1, len(classes))
+    return _some_of_each(samples, dict(zip(classes.tolist(), shares, strict=True)), rng)
+
+
+def quarter(samples: Samples, rng: np.random.Generator) -> Samples:
+    """A quarter of each class."""
+    return _some_of_each(samples, dict.fromkeys(np.unique(samples.labels).tolist(), 0.25), rng)
+
+
+def noisy(samples: Samples, strength: float, rng: np.random.Generator) -> Samples:
+    """Add noise to each dimension, in units of its standard deviation."""
+    noise = strength * samples.features.std(0) * rng.normal(size=samples.features.shape)
+    return replace(samples, features=(samples.features + noise).astype(np.float32))
+
+
+def distorted(samples: Samples, strength: float, rng: np.random.Generator) -> Samples:
+    """Stretch and shift each dimension, alike for the whole domain."""
+    gain = np.exp(strength * rng.normal(size=samples.features.shape[1]))
+    shift = strength * samples.features.std(0) * rng.normal(size=samples.features.shape[1])
+    return replace(samples, features=(samples.features * gain + shift).astype(np.float32))
+
+
+def _some_of_each(samples: Samples, shares: dict[int, float], rng: np.random.Generator) -> Samples:
+    kept = []
+    for k, share in shares.items():
+        rows = rng.permutation(np.flatnonzero(samples.labels == k))
+        kept.append(rows[: max(2, round(len(rows) * share))])
+    return samples.rows(np.concatenate(kept))
+
+
+def _read(path: Path) -> Samples:
+    with np.load(path, allow_pickle=False) as archive:
+        return Samples(archive["features"].astype(np.float32), archive["labels"].astype(np.int64))
+
+
+def _flat(domain: Any) -> Samples:
+    return Samples(domain.inputs.flatten(1).numpy(), domain.labels.numpy())
+
+
+if __name__ == "__main__":
+    main()
