@@ -19,7 +19,7 @@ import torch
 
 import safda
 
-LETTER = {"saf.align": False, "saf.ascend": False}
+LETTER = {"saf.align": 0.0, "saf.ascend": False}
 VARIANTS: dict[str, dict[str, Any]] = {
     "source only": {"adversary.name": "none", "saf.enabled": False},
     "MDD": {"saf.enabled": False},
@@ -27,11 +27,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "… η ~ Beta(0.2, 0.2)": {**LETTER, "saf.eta": "beta"},
     "… η = 0.6": {**LETTER, "saf.eta": "constant"},
     "… ascend": {**LETTER, "saf.ascend": True},
-    "… align": {**LETTER, "saf.align": True},
-    "… align, η ~ Beta(0.2, 0.2)": {"saf.align": True, "saf.eta": "beta"},
-    "… align, η = 0.6": {"saf.align": True, "saf.eta": "constant"},
-    "… align, η = 1 (self-training)": {"saf.align": True, "saf.eta": "constant", "saf.constant": 1.0},
-    "… align and ascend (preset digits)": {"saf.align": True, "saf.ascend": True},
+    "… align": {**LETTER, "saf.align": 1.0},
+    "… align, η ~ Beta(0.2, 0.2)": {"saf.align": 1.0, "saf.eta": "beta"},
+    "… align, η = 0.6": {"saf.align": 1.0, "saf.eta": "constant"},
+    "… align, η = 1 (self-training)": {"saf.align": 1.0, "saf.eta": "constant", "saf.constant": 1.0},
+    "… align and ascend (preset digits)": {"saf.align": 1.0, "saf.ascend": True},
 }
 
 

@@ -4,7 +4,7 @@
     safda bench CASES/hard.toml --data CASES -o LAB --rows source,mdd,mdd+saf --seeds 3
 
 Few classes, an unbalanced target, a quarter of the source, noise, a distortion of the whole domain, several at once;
-and the embedded digits, as pixels, with the target negated and blurred by noise. Each case is a function of its own
+and the embedded digits, as pixels, with the target moved, faint and under noise. Each case is a function of its own
 seed, so the files are the same wherever they are made.
 """
 
@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 import tomli_w
+import torch
 from numpy.typing import NDArray
 
-from safda.data import load_domain
+from safda.data import Domain, load_domain
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,12 @@ def office_cases(folder: Path) -> dict[str, tuple[Samples, Samples]]:
 
 
 def strong_digits() -> tuple[Samples, Samples]:
-    """Drawn digits, and handwritten ones that are white on grey instead, under noise."""
-    source, target = (_flat(load_domain(f"digits-{name}")) for name in ("rendered", "handwritten"))
-    noise = np.random.default_rng(7).normal(0, 0.2, target.features.shape)
-    return source, replace(target, features=(0.7 - 0.5 * target.features + noise).astype(np.float32))
+    """Drawn digits, and handwritten ones that are out of place and faint, under noise."""
+    source, target = (load_domain(f"digits-{name}") for name in ("rendered", "handwritten"))
+    moved = replace(target, inputs=target.batch(torch.arange(len(target))).roll((2, -2), dims=(2, 3)))
+    faint = _flat(moved)
+    noise = np.random.default_rng(7).normal(0, 0.2, faint.features.shape)
+    return _flat(source), replace(faint, features=(0.3 + 0.5 * faint.features + noise).astype(np.float32))
 
 
 def of_classes(samples: Samples, classes: NDArray[np.int64]) -> Samples:
@@ -134,8 +137,9 @@ def _read(path: Path) -> Samples:
         return Samples(archive["features"].astype(np.float32), archive["labels"].astype(np.int64))
 
 
-def _flat(domain: Any) -> Samples:
-    return Samples(domain.inputs.flatten(1).numpy(), domain.labels.numpy())
+def _flat(domain: Domain) -> Samples:
+    labels, _ = domain.labelled("a hard case")
+    return Samples(domain.batch(torch.arange(len(domain))).flatten(1).numpy(), labels.numpy())
 
 
 if __name__ == "__main__":

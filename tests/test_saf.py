@@ -217,7 +217,7 @@ def test_ascending_turns_only_the_gradient_of_m():
 
 
 def test_aligned_labels_take_from_classes_that_are_predicted_often():
-    saf = SAF(2, align=True, classes=2, eta="constant", constant=1.0, pairing="reversed")
+    saf = SAF(2, align=1.0, classes=2, eta="constant", constant=1.0, pairing="reversed")
     always_first = nn.Linear(2, 2)
     nn.init.zeros_(always_first.weight)
     always_first.bias.data = torch.tensor([math.log(4.0), 0.0])  # says 0.8 and 0.2 of everything

@@ -52,7 +52,7 @@ def killed_at(step):
 BEYOND = {  # everything in which the default departs from the paper
     "network.features": "centred",
     "network.norm": "per-domain",
-    "saf.align": True,
+    "saf.align": 1.0,
     "saf.label_mode": "evaluation",
     "saf.neighbours": 3,
     "saf.sharpen": 2.0,

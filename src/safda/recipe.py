@@ -161,7 +161,12 @@ class SAF:
         choices=("training", "evaluation"),
     )
     label_gradient: bool = knob(False, "let pseudo-labels pass a gradient back into C∘B")
-    align: bool = knob(False, "divide pseudo-labels by a running mean of the predictions (not in the paper)")
+    align: float = knob(
+        0.0,
+        "divide pseudo-labels by a running mean of the predictions to this power (not in the paper)",
+        low=0.0,
+        high=1.0,
+    )
     neighbours: int = knob(
         0, "average pseudo-labels over so many nearest target samples (not in the paper)", low=0, high=1000
     )
@@ -375,6 +380,6 @@ PRESETS: dict[str, Recipe] = {
         checkpoint_every=250,
         network=Network(bottleneck_width=256, classifier_width=256),
         optimiser=Optimiser(lr=0.02, decay=10.0, backbone_factor=1.0),
-        saf=SAF(width=96, align=True, ascend=True),
+        saf=SAF(width=96, align=1.0, ascend=True),
     ),
 }

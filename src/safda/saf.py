@@ -68,8 +68,9 @@ class SAF(nn.Module):
         label_scale: factor on the composite labels: 1 in the paper, 2 in the released code.
         label_gradient: whether the pseudo-labels ŷ pass a gradient back into C∘B. η gets its gradient through
             both features and labels in any case.
-        align: divide pseudo-labels by a running mean of all predictions and normalise again, so that no class
-            grows only because it was frequent already. Needs ``classes``. Not in the paper.
+        align: divide pseudo-labels by a running mean of all predictions, to this power, and normalise again, so that
+            no class grows only because it was frequent already. With 1 the classes come out equally frequent; less
+            leaves room for a target that is unbalanced. Needs ``classes``. Not in the paper.
         neighbour_share: the part of the neighbours' predictions in a pseudo-label, where :meth:`forward` is given
             any. A sample that the classifier errs on often lies among others that it gets right. Not in the paper.
         sharpen: raise pseudo-labels to this power and normalise again. Not in the paper.
@@ -104,7 +105,7 @@ class SAF(nn.Module):
         labels: str = "soft",
         label_scale: float = 1.0,
         label_gradient: bool = False,
-        align: bool = False,
+        align: float = 0.0,
         neighbour_share: float = 0.8,
         sharpen: float = 1.0,
         ascend: bool = False,
@@ -126,7 +127,7 @@ class SAF(nn.Module):
             self.estimator = nn.Linear(width, 1)
         if align:
             if classes is None:
-                raise ValueError("SAF(align=True) needs classes")
+                raise ValueError(f"SAF(align={align}) needs classes")
             self.register_buffer("prior", torch.full((classes,), 1 / classes))
         self.eta, self.beta, self.constant, self.rectified = eta, beta, constant, rectified
         self.pairing, self.keep, self.threshold = pairing, keep, threshold
@@ -228,7 +229,7 @@ class SAF(nn.Module):
                 dist.all_reduce(seen)
                 seen = seen / dist.get_world_size()
             prior.lerp_(seen.to(prior.dtype), _PRIOR_RATE)
-        return _normalised(labels / prior.clamp_min(_LEAST_PRIOR))
+        return _normalised(labels / prior.clamp_min(_LEAST_PRIOR) ** self.align)
 
 
 def cross_entropy_divergence(logits: Tensor, labels: Tensor) -> Tensor:
