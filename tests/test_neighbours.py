@@ -35,7 +35,8 @@ def test_many_samples_are_searched_among_some_and_never_find_themselves(features
 
 
 def test_the_mean_is_over_neighbours_that_have_been_seen(features):
-    near = Neighbourhood(Domain("target", features), 6, classes=3)
+    near = Neighbourhood(Domain("target", features), 0.3, classes=3)
+    assert near.rows.shape == (60, 6)  # 0.3 of 60/3
     seen = torch.arange(0, 60, 2)
     said = torch.rand(30, 3).softmax(1)
     near.update(seen, said)
@@ -50,10 +51,10 @@ def test_the_mean_is_over_neighbours_that_have_been_seen(features):
 
 def test_two_samples_are_each_others_neighbours_and_one_has_none():
     assert nearest_rows(Domain("target", torch.eye(2)), 5)[0].tolist() == [[1], [0]]
-    alone = Neighbourhood(Domain("target", torch.ones(1, 2)), 5, classes=3)
+    alone = Neighbourhood(Domain("target", torch.ones(1, 2)), 0.2, classes=3)
     assert alone.of(torch.tensor([0])).tolist() == [[0, 0, 0]]
 
 
 def test_pictures_are_told_what_neighbours_need():
     with pytest.raises(SafdaError, match=r"saf\.neighbours needs features: arrays, or pictures with network\.frozen"):
-        Neighbourhood(Domain("target", torch.zeros(4, 3, 8, 8)), 2, classes=3)
+        Neighbourhood(Domain("target", torch.zeros(4, 3, 8, 8)), 0.2, classes=3)

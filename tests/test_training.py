@@ -54,7 +54,7 @@ BEYOND = {  # everything in which the default departs from the paper
     "network.norm": "per-domain",
     "saf.align": 1.0,
     "saf.label_mode": "evaluation",
-    "saf.neighbours": 3,
+    "saf.neighbours": 0.2,
     "saf.sharpen": 2.0,
 }
 

@@ -15,6 +15,7 @@ from safda.data import Domain
 from safda.data.feed import evaluation_batches, feature_batches
 
 _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over the domain: the search stays linear
+_MOST_NEIGHBOURS = 100
 _FOCUS = 3  # a neighbour counts by its similarity to this power
 
 
@@ -23,19 +24,21 @@ class Neighbourhood:
 
     Args:
         domain: the target; its samples must be features.
-        count: neighbours of each sample; of fewer samples, all others.
+        share: how many neighbours a sample has, as a share of n/K, the mean size of a class: one at least, and a
+            hundred at most.
         classes: number of classes K.
 
     Example:
         >>> two_groups = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 2.0]])
-        >>> near = Neighbourhood(Domain("target", two_groups), count=1, classes=2)
+        >>> near = Neighbourhood(Domain("target", two_groups), share=0.5, classes=2)
         >>> near.update(torch.tensor([1]), torch.tensor([[0.9, 0.1]]))
         >>> near.of(torch.tensor([0, 3]))        # of the last sample's neighbour nothing is known yet
         tensor([[0.9000, 0.1000],
                 [0.0000, 0.0000]])
     """
 
-    def __init__(self, domain: Domain, count: int, classes: int) -> None:
+    def __init__(self, domain: Domain, share: float, classes: int) -> None:
+        count = min(max(1, round(share * len(domain) / classes)), _MOST_NEIGHBOURS)
         self.rows, self.weights = nearest_rows(domain, count)
         self.predictions = torch.zeros(len(domain), classes)
 
@@ -51,7 +54,7 @@ class Neighbourhood:
 
 
 def nearest_rows(domain: Domain, count: int) -> tuple[Tensor, Tensor]:
-    """Find each sample's nearest others: their row numbers and weights, n×count."""
+    """Find each sample's nearest others, all of them if there are fewer: their row numbers and weights, n×count."""
     candidates = torch.linspace(0, len(domain) - 1, min(len(domain), _MOST_CANDIDATES)).round().long()
     count = min(count, len(candidates) - 1)
     total = sum(F.normalize(batch.double()).sum(0) for batch in feature_batches(domain, "saf.neighbours"))

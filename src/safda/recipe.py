@@ -167,8 +167,11 @@ class SAF:
         low=0.0,
         high=1.0,
     )
-    neighbours: int = knob(
-        0, "average pseudo-labels over so many nearest target samples (not in the paper)", low=0, high=1000
+    neighbours: float = knob(
+        0.0,
+        "average pseudo-labels over the nearest target samples, as many as this share of n/K (not in the paper)",
+        low=0.0,
+        high=1.0,
     )
     neighbour_share: float = knob(0.8, "the neighbours' part in that average", low=0.0, high=1.0)
     sharpen: float = knob(
