@@ -359,7 +359,21 @@ _PAPER = Recipe(steps=100_000, network=_PICTURES, checkpoint_every=1000)
 #: pictures, ``paper-…`` to the letter of the equations, ``released`` what the authors' code did, ``digits`` the
 #: embedded demonstration.
 PRESETS: dict[str, Recipe] = {
-    "default": Recipe(saf=SAF(ascend=True)),
+    "default": Recipe(
+        steps=1000,
+        checkpoint_every=250,
+        network=Network(features="centred", bottleneck_width=512, classifier_width=512, norm="per-domain"),
+        optimiser=Optimiser(lr=0.005, decay=2.0),
+        saf=SAF(
+            weight=0.3,
+            eta="beta",
+            label_mode="evaluation",
+            align=0.75,
+            neighbours=0.2,
+            neighbour_share=0.8,
+            sharpen=2.0,
+        ),
+    ),
     "pictures": Recipe(network=_PICTURES, saf=SAF(ascend=True)),
     "paper-office31": _PAPER,
     "paper-office-home": replace(_PAPER, adversary=MDD(margin=2.0)),
