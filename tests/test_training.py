@@ -297,7 +297,7 @@ def test_a_folder_in_use_is_left_alone(files, tmp_path):
 
 def test_two_processes_give_what_one_gives(files, tmp_path, monkeypatch):
     """Same global batch, same losses, same weights; SAF's pairs are those of the two shares."""
-    changes = {**BEYOND, "network.dropout": 0.0, "steps": 12, "saf.weight": 1.0}
+    changes = {**BEYOND, "network.dropout": 0.0, "steps": 12, "saf.weight": 1.0, "saf.eta": "learned"}
     words = [w for k, v in {**TINY, **changes}.items() for w in (f"--{k.replace('_', '-')}", str(v).lower())]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     subprocess.run(
