@@ -371,7 +371,6 @@ PRESETS: dict[str, Recipe] = {
             align=0.75,
             neighbours=0.2,
             neighbour_share=0.8,
-            sharpen=2.0,
         ),
     ),
     "pictures": Recipe(network=_PICTURES, saf=SAF(ascend=True)),
