@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ from safda.bench.run import fill, write_tables
 from safda.bench.view import GridView
 from safda.cli import main
 from safda.errors import SafdaError
+from safda.recipe import preset
 from tests.conftest import TINY, blobs
+from tests.test_training import Killed, killed_at
 
 CHANGE = {**TINY, "steps": 30, "checkpoint_every": 10}
 DEFINITION = {
@@ -199,24 +202,22 @@ def test_what_is_missing_is_told(data, tmp_path):
         from_dict("blobs", DEFINITION).runnable(["theirs"])
 
 
+def test_a_preset_that_is_asked_for_stands_in_place_of_the_benchmarks_own_with_its_changes():
+    benchmark = from_dict("blobs", DEFINITION)
+    row = benchmark.rows["mdd+saf"]
+    assert benchmark.recipe(row, {}, seed=3).steps == CHANGE["steps"]
+    assert benchmark.recipe(row, {"preset": "paper-visda"}, seed=3) == replace(preset("paper-visda"), seed=3)
+    assert benchmark.recipe(row, {"preset": "paper-visda", "steps": 7}, seed=3).steps == 7
+
+
 @pytest.mark.parametrize("step", [1, 10, 17])
 def test_a_cell_that_dies_goes_on_exactly(data, tmp_path, monkeypatch, step):
-    class Dies(BaseException):
-        pass
-
-    def watch(driver):
-        def look(done, metrics):
-            if done == step:
-                raise Dies
-
-        return look
-
     whole = lab_of(data, tmp_path / "whole", seeds=1)
     run_cells(whole.cells(), whole.folder, Engine())
     cut = lab_of(data, tmp_path / "cut", seeds=1)
     with monkeypatch.context() as patch:
-        patch.setattr(cells_module, "_watch", watch)
-        with pytest.raises(Dies):
+        patch.setattr(cells_module, "_watch", lambda driver: killed_at(step))
+        with pytest.raises(Killed):
             run_cells(cut.cells(), cut.folder, Engine())
     run_cells(cut.cells(), cut.folder, Engine())
     write_tables(whole)

@@ -115,7 +115,7 @@ class AdaptationModel(nn.Module):
             module.eval()
         logits: Tensor = self.classifier(self.bottleneck.finish(projected))
         for module in head:
-            module.train()
+            module.train(self.training)
         return logits
 
     def _mix(

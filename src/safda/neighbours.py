@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from safda.data import Domain
 from safda.data.feed import evaluation_batches, feature_batches
+from safda.networks import Centred
 
 _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over the domain: the search stays linear
 _MOST_NEIGHBOURS = 100
@@ -57,19 +58,15 @@ def nearest_rows(domain: Domain, count: int) -> tuple[Tensor, Tensor]:
     """Find each sample's nearest others, all of them if there are fewer: their row numbers and weights, n×count."""
     candidates = torch.linspace(0, len(domain) - 1, min(len(domain), _MOST_CANDIDATES)).round().long()
     count = min(count, len(candidates) - 1)
-    total = sum(F.normalize(batch.double()).sum(0) for batch in feature_batches(domain, "saf.neighbours"))
-    mean = (torch.as_tensor(total) / len(domain)).float()
-    known = _direction(domain.batch(candidates), mean)
+    centred = Centred(domain.inputs.shape[-1])
+    centred.learn(feature_batches(domain, "saf.neighbours"))
+    known = F.normalize(centred(domain.batch(candidates).float()))
     rows, weights, start = [], [], 0
     for batch in evaluation_batches(domain):
-        alike = _direction(batch, mean) @ known.T
+        alike = F.normalize(centred(batch.float())) @ known.T
         own = torch.arange(start, start + len(batch)).unsqueeze(1) == candidates
         values, columns = alike.masked_fill_(own, -torch.inf).topk(count)
         rows.append(candidates[columns])
         weights.append(values.clamp_min(0) ** _FOCUS)
         start += len(batch)
     return torch.cat(rows), torch.cat(weights)
-
-
-def _direction(features: Tensor, mean: Tensor) -> Tensor:
-    return F.normalize(F.normalize(features.float()) - mean)
