@@ -132,7 +132,7 @@ def test_pseudo_labels_in_evaluation_mode_are_what_the_model_would_answer():
     assert model.classifier.training
 
 
-def test_neighbours_go_with_a_fed_source():
+def test_labels_that_spread_go_with_a_fed_source():
     model, source, labels, target = make(**{"saf.feed_source": True})
     known = torch.full((5, CLASSES), 1 / CLASSES).double()
     assert torch.isfinite(model(source, labels, target, 0.3, known).total)

@@ -1,4 +1,4 @@
-"""Neighbours are scikit-learn's, and their mean prediction is what a plain loop gives."""
+"""Neighbours are scikit-learn's, and labels spread as the closed form has it."""
 
 from __future__ import annotations
 
@@ -34,27 +34,32 @@ def test_many_samples_are_searched_among_some_and_never_find_themselves(features
     assert not (rows == torch.arange(60).unsqueeze(1)).any()
 
 
-def test_the_mean_is_over_neighbours_that_have_been_seen(features):
-    near = Neighbourhood(Domain("target", features), 0.3, classes=3)
-    assert near.rows.shape == (60, 6)  # 0.3 of 60/3
-    seen = torch.arange(0, 60, 2)
-    said = torch.rand(30, 3).softmax(1)
-    near.update(seen, said)
-    for row, mean in enumerate(near.of(torch.arange(60))):
-        known = [
-            (w, said[r // 2]) for r, w in zip(near.rows[row].tolist(), near.weights[row], strict=True) if r % 2 == 0
-        ]
-        total = sum((w for w, _ in known), torch.tensor(0.0))
-        expected = sum((w * p for w, p in known), torch.zeros(3)) / total if total > 0 else torch.zeros(3)
-        torch.testing.assert_close(mean, expected)
+def test_labels_are_those_of_label_spreading_in_closed_form(features):
+    """(1 − α)·(I − α·L)^−1·P, with L made pair by pair; α so small that twenty rounds are as good as all."""
+    near = Neighbourhood(Domain("target", features), 3, neighbours=0.3, share=0.4)
+    rows, weights = nearest_rows(Domain("target", features), 6)  # 0.3 of 60/3
+    both = np.zeros((60, 60))
+    for sample in range(60):
+        for row, weight in zip(rows[sample].tolist(), weights[sample].tolist(), strict=True):
+            both[sample, row] = both[row, sample] = weight if sample in rows[row].tolist() else 0.05 * weight
+    degree = both.sum(1)
+    alike = both / np.sqrt(np.outer(degree, degree))
+    said = torch.rand(60, 3).softmax(1)
+    said[::2] = 0  # not seen yet
+    near.update(torch.arange(1, 60, 2), said[1::2])
+    near.spread()
+    expected = np.linalg.solve(np.eye(60) - 0.4 * alike, said.numpy())
+    np.testing.assert_allclose(near.labels.numpy(), expected / expected.sum(1, keepdims=True), atol=1e-5)
 
 
 def test_two_samples_are_each_others_neighbours_and_one_has_none():
     assert nearest_rows(Domain("target", torch.eye(2)), 5)[0].tolist() == [[1], [0]]
-    alone = Neighbourhood(Domain("target", torch.ones(1, 2)), 0.2, classes=3)
-    assert alone.of(torch.tensor([0])).tolist() == [[0, 0, 0]]
+    alone = Neighbourhood(Domain("target", torch.ones(1, 2)), 3)
+    alone.update(torch.tensor([0]), torch.tensor([[0.2, 0.3, 0.5]]))
+    alone.spread()
+    torch.testing.assert_close(alone.labels, torch.tensor([[0.2, 0.3, 0.5]]))
 
 
 def test_pictures_are_told_what_neighbours_need():
     with pytest.raises(SafdaError, match=r"saf\.neighbours needs features: arrays, or pictures with network\.frozen"):
-        Neighbourhood(Domain("target", torch.zeros(4, 3, 8, 8)), 0.2, classes=3)
+        Neighbourhood(Domain("target", torch.zeros(4, 3, 8, 8)), 3)

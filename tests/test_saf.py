@@ -228,15 +228,14 @@ def test_aligned_labels_take_from_classes_that_are_predicted_often():
     torch.testing.assert_close(out.labels, torch.full((10, 2), 0.5), atol=1e-3, rtol=0)
 
 
-def test_neighbours_and_sharpness_shape_the_labels_sample_by_sample():
+def test_labels_that_spread_stand_in_for_predictions_and_are_sharpened_sample_by_sample():
     features, classify = torch.randn(6, 4), nn.Linear(4, 3)
-    neighbours = torch.rand(6, 3).softmax(1)
-    neighbours[2] = 0  # nothing is known of this one's
-    saf = SAF(4, neighbour_share=0.7, sharpen=3.0, eta="constant", constant=1.0, pairing="reversed")
-    labels = saf(features, classify, neighbours=neighbours).labels
+    spread = torch.rand(6, 3).softmax(1)
+    spread[2] = 0  # nothing has reached this one
+    saf = SAF(4, sharpen=3.0, eta="constant", constant=1.0, pairing="reversed")
+    labels = saf(features, classify, spread=spread).labels
     for row, label in enumerate(labels):
-        own = classify(features[row]).softmax(0)
-        expected = own if row == 2 else 0.3 * own + 0.7 * neighbours[row]
+        expected = classify(features[row]).softmax(0) if row == 2 else spread[row]
         torch.testing.assert_close(label, expected**3 / (expected**3).sum())
 
 

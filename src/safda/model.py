@@ -72,7 +72,7 @@ class AdaptationModel(nn.Module):
         self.saf = SAF(mixed_dim, classes=classes, **recipe.saf.module()) if recipe.saf.enabled else None
 
     def forward(
-        self, source: Tensor, labels: Tensor, target: Tensor, progress: float, neighbours: Tensor | None = None
+        self, source: Tensor, labels: Tensor, target: Tensor, progress: float, spread: Tensor | None = None
     ) -> StepOutput:
         """Algorithm "SAF Training": ε_C, ε_D and ε_M of one step, from one pass of both domains together.
 
@@ -81,7 +81,7 @@ class AdaptationModel(nn.Module):
             labels: their classes.
             target: inputs of the target batch.
             progress: t/T.
-            neighbours: what is known of the target rows' neighbours, for SAF.
+            spread: labels of the target rows for SAF to use in place of predictions; zeros where none is known.
         """
         recipe = self.recipe
         features = self.centring(self.backbone(torch.cat([source, target])))
@@ -99,7 +99,7 @@ class AdaptationModel(nn.Module):
         fed = slice(None) if self.saf.feed_source else slice(len(labels), None)
         steady = recipe.saf.label_mode == "evaluation"
         logits = self._steady_logits(projected[fed]) if steady else batch.logits[fed]
-        mixed = self._mix(self.saf, batch, projected[fed], logits, neighbours)
+        mixed = self._mix(self.saf, batch, projected[fed], logits, spread)
         losses["saf"] = ramp(progress, recipe.saf.weight, recipe.saf.ramp) * mixed.loss
         if mixed.self_training is not None:
             extra = recipe.saf.self_training + ramp(progress, recipe.saf.self_training_rise, 1.0)
@@ -118,13 +118,11 @@ class AdaptationModel(nn.Module):
             module.train(self.training)
         return logits
 
-    def _mix(
-        self, saf: SAF, batch: JointBatch, projected: Tensor, logits: Tensor, neighbours: Tensor | None
-    ) -> SAFOutput:
+    def _mix(self, saf: SAF, batch: JointBatch, projected: Tensor, logits: Tensor, spread: Tensor | None) -> SAFOutput:
         """Hand SAF what its variant mixes, with what the step has computed already."""
-        if neighbours is not None and saf.feed_source:
-            neighbours = F.pad(neighbours, (0, 0, len(batch.labels), 0))  # of source rows nothing is known
-        known: dict[str, Any] = {"logits": logits, "neighbours": neighbours}
+        if spread is not None and saf.feed_source:
+            spread = F.pad(spread, (0, 0, len(batch.labels), 0))  # of source rows nothing is known
+        known: dict[str, Any] = {"logits": logits, "spread": spread}
         if saf.mix_at == "bottleneck":
             source, target = batch.split(batch.embedding)
             return saf.forward(target, self.classifier, source_features=source, **known)

@@ -1,13 +1,16 @@
-"""Who is near whom among the target's samples, and what the classifier last said of them.
+"""Who is near whom among the target's samples, and what they say together.
 
 A sample that the classifier gets wrong often lies among others that it gets right. So :class:`Neighbourhood` keeps the
-latest prediction of every target sample, and gives for any of them the mean over its nearest neighbours. The search
-is made once; a step then costs the same however many samples there are.
+latest prediction of every target sample, and lets predictions spread from neighbour to neighbour. The search is made
+once, and they spread twice in a pass over the target; so a step costs the same however many samples there are.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,8 +19,10 @@ from safda.data.feed import evaluation_batches, feature_batches
 from safda.networks import Centred
 
 _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over the domain: the search stays linear
-_MOST_NEIGHBOURS = 100
+_FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 3, 100
 _FOCUS = 3  # a neighbour counts by its similarity to this power
+_ONE_WAY = 0.05  # so much does a neighbour count that is not one the other way round
+_ROUNDS = 20  # from neighbour to neighbour; what is further away counts for little
 
 
 class Neighbourhood:
@@ -25,33 +30,58 @@ class Neighbourhood:
 
     Args:
         domain: the target; its samples must be features.
-        share: how many neighbours a sample has, as a share of n/K, the mean size of a class: one at least, and a
-            hundred at most.
         classes: number of classes K.
+        neighbours: how many each sample has, as a share of n/K, the mean size of a class: three at least, and a
+            hundred at most.
+        share: the neighbours' part α in a label.
 
     Example:
         >>> two_groups = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 2.0]])
-        >>> near = Neighbourhood(Domain("target", two_groups), share=0.5, classes=2)
+        >>> near = Neighbourhood(Domain("target", two_groups), classes=2)
         >>> near.update(torch.tensor([1]), torch.tensor([[0.9, 0.1]]))
-        >>> near.of(torch.tensor([0, 3]))        # of the last sample's neighbour nothing is known yet
+        >>> near.spread()
+        >>> near.labels[torch.tensor([0, 3])]        # nothing that is known is near the last sample
         tensor([[0.9000, 0.1000],
                 [0.0000, 0.0000]])
     """
 
-    def __init__(self, domain: Domain, share: float, classes: int) -> None:
-        count = min(max(1, round(share * len(domain) / classes)), _MOST_NEIGHBOURS)
-        self.rows, self.weights = nearest_rows(domain, count)
+    def __init__(self, domain: Domain, classes: int, neighbours: float = 0.2, share: float = 0.9) -> None:
+        count = min(max(_FEWEST_NEIGHBOURS, round(neighbours * len(domain) / classes)), _MOST_NEIGHBOURS)
+        self.links, self.share = links(*nearest_rows(domain, count)), share
         self.predictions = torch.zeros(len(domain), classes)
-
-    def of(self, rows: Tensor) -> Tensor:
-        """Give the mean prediction of these samples' neighbours; zeros where none has been seen."""
-        near = self.predictions[self.rows[rows]]
-        total = torch.einsum("nk,nkc->nc", self.weights[rows], near)
-        return total / total.sum(1, keepdim=True).clamp_min(torch.finfo(total.dtype).tiny)
+        self.labels = torch.zeros(len(domain), classes)
 
     def update(self, rows: Tensor, predictions: Tensor) -> None:
         """Remember what the classifier says of these samples now, as probabilities."""
         self.predictions[rows.to(self.predictions.device)] = predictions.to(self.predictions)
+
+    def spread(self) -> None:
+        """Make labels of predictions by label spreading (Zhou et al., 2004): Y = (1 − α)·P + α·L·Y.
+
+        A sample stays all zeros as long as none of those that it hears of has been seen.
+        """
+        own = (1 - self.share) * self.predictions.numpy()
+        labels = own
+        for _ in range(_ROUNDS):
+            labels = own + self.share * (self.links @ labels)
+        total = labels.sum(1, keepdims=True)
+        self.labels = torch.from_numpy(labels / np.maximum(total, np.finfo(total.dtype).tiny))
+
+
+def links(rows: Tensor, weights: Tensor) -> csr_array:
+    """Give L = D^−½·S·D^−½, where S has the weights of those who are each other's neighbours, and D its rows' sums.
+
+    Who is a neighbour one way only counts for little: some samples are near to everyone.
+    """
+    samples, count = rows.shape
+    starts = np.arange(0, samples * count + 1, count) if count else np.zeros(samples + 1, int)
+    one_way = csr_array((weights.numpy().ravel(), rows.numpy().ravel(), starts), shape=(samples, samples))
+    mutual = one_way.minimum(one_way.T)
+    weight = (mutual + _ONE_WAY * (one_way.maximum(one_way.T) - mutual)).tocsr().astype(np.float32)
+    degree: NDArray[np.float32] = weight.sum(1)
+    scale = np.where(degree > 0, degree, 1) ** -0.5
+    weight.data *= scale.repeat(np.diff(weight.indptr)) * scale[weight.indices]
+    return weight
 
 
 def nearest_rows(domain: Domain, count: int) -> tuple[Tensor, Tensor]:

@@ -169,11 +169,11 @@ class SAF:
     )
     neighbours: float = knob(
         0.0,
-        "average pseudo-labels over the nearest target samples, as many as this share of n/K (not in the paper)",
+        "let pseudo-labels spread among nearest target samples, each with this share of n/K of them (not in the paper)",
         low=0.0,
         high=1.0,
     )
-    neighbour_share: float = knob(0.8, "the neighbours' part in that average", low=0.0, high=1.0)
+    neighbour_share: float = knob(0.9, "the neighbours' part in a label that spreads", low=0.0, high=1.0)
     sharpen: float = knob(
         1.0, "raise pseudo-labels to this power, and normalise (not in the paper)", low=0.1, high=100.0
     )
@@ -187,8 +187,12 @@ class SAF:
 
     def module(self) -> dict[str, Any]:
         """Give the knobs that :class:`safda.SAF` takes, beyond the feature size."""
-        outside = ("enabled", "weight", "ramp", "label_mode", "neighbours", "self_training", "self_training_rise")
-        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in outside}
+        outside = ("enabled", "weight", "ramp", "label_mode", "self_training", "self_training_rise")
+        chosen = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in outside and not f.name.startswith("neighbour")
+        }
         return {**chosen, "self_training": self.self_training + self.self_training_rise > 0}
 
 
@@ -363,14 +367,14 @@ PRESETS: dict[str, Recipe] = {
         steps=1000,
         checkpoint_every=250,
         network=Network(features="centred", bottleneck_width=512, classifier_width=512, norm="per-domain"),
-        optimiser=Optimiser(lr=0.005, decay=2.0),
+        optimiser=Optimiser(lr=0.005, decay=2.0, weight_decay=0.02),
         saf=SAF(
             weight=0.3,
             eta="beta",
             label_mode="evaluation",
-            align=0.75,
             neighbours=0.2,
-            neighbour_share=0.8,
+            sharpen=1.5,
+            align=1.0,
         ),
     ),
     "pictures": Recipe(network=_PICTURES, saf=SAF(ascend=True)),

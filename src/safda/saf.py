@@ -71,8 +71,6 @@ class SAF(nn.Module):
         align: divide pseudo-labels by a running mean of all predictions, to this power, and normalise again, so that
             no class grows only because it was frequent already. With 1 the classes come out equally frequent; less
             leaves room for a target that is unbalanced. Needs ``classes``. Not in the paper.
-        neighbour_share: the part of the neighbours' predictions in a pseudo-label, where :meth:`forward` is given
-            any. A sample that the classifier errs on often lies among others that it gets right. Not in the paper.
         sharpen: raise pseudo-labels to this power and normalise again. Not in the paper.
         ascend: M climbs L_M instead of descending it: η seeks the mix that teaches most. Not in the paper, where
             the loss always falls by picking one of the pair (a pure label has less entropy), so η runs to 0 or 1.
@@ -106,7 +104,6 @@ class SAF(nn.Module):
         label_scale: float = 1.0,
         label_gradient: bool = False,
         align: float = 0.0,
-        neighbour_share: float = 0.8,
         sharpen: float = 1.0,
         ascend: bool = False,
         classes: int | None = None,
@@ -132,8 +129,7 @@ class SAF(nn.Module):
         self.eta, self.beta, self.constant, self.rectified = eta, beta, constant, rectified
         self.pairing, self.keep, self.threshold = pairing, keep, threshold
         self.labels, self.label_scale, self.label_gradient = labels, label_scale, label_gradient
-        self.align, self.ascend = align, ascend
-        self.neighbour_share, self.sharpen = neighbour_share, sharpen
+        self.sharpen, self.align, self.ascend = sharpen, align, ascend
         self.feed_source, self.mix_at, self.self_training = feed_source, mix_at, self_training
 
     def forward(
@@ -144,7 +140,7 @@ class SAF(nn.Module):
         source_features: Tensor | None = None,
         logits: Tensor | None = None,
         projected: tuple[Tensor, Classify] | None = None,
-        neighbours: Tensor | None = None,
+        spread: Tensor | None = None,
     ) -> SAFOutput:
         """Mix the features and score the mixes.
 
@@ -156,8 +152,8 @@ class SAF(nn.Module):
                 computed them already.
             projected: an affine image of those rows, B's linear layer say, and what remains of ``classify``
                 after it. Mixing commutes with affine maps, so this spares a matrix product and changes nothing.
-            neighbours: for each of those rows the mean prediction of its nearest neighbours, as
-                :class:`safda.neighbours.Neighbourhood` gives it; a row of zeros where none is known.
+            spread: labels to use in place of predictions, such as those that spread from neighbour to neighbour
+                (:class:`safda.neighbours.Neighbourhood`), for each of those rows; zeros where none is known.
         """
         features = target_features
         if self.feed_source:
@@ -169,7 +165,7 @@ class SAF(nn.Module):
 
         first, second = self.draw_pairs(logits)
         eta = self.mixing_weight(features, first, second)
-        pseudo = self._pseudo_labels(logits, neighbours)
+        pseudo = self._pseudo_labels(logits, spread)
         labels = self.label_scale * _mix(eta, pseudo, first, second)
         if len(first) == 0:
             loss, mixed_logits = eta.sum(), labels  # an empty sum: zero, and a zero gradient for every part of M
@@ -208,11 +204,11 @@ class SAF(nn.Module):
             score = _Climb.apply(score)  # type: ignore[no-untyped-call]
         return torch.sigmoid(F.relu(score) if self.rectified else score)
 
-    def _pseudo_labels(self, logits: Tensor, neighbours: Tensor | None) -> Tensor:
+    def _pseudo_labels(self, logits: Tensor, spread: Tensor | None) -> Tensor:
         """ŷ = C∘B(φ), as probabilities or one-hot."""
         labels = (logits if self.label_gradient else logits.detach()).softmax(1)
-        if neighbours is not None:
-            labels = _normalised((1 - self.neighbour_share) * labels + self.neighbour_share * neighbours)
+        if spread is not None:
+            labels = torch.where(spread.sum(1, keepdim=True) > 0, spread, labels)
         if self.sharpen != 1:
             labels = _normalised(labels**self.sharpen)
         if self.align:

@@ -82,25 +82,28 @@ def train(
     optimiser = _optimiser(model, recipe)
     near = None
     if recipe.saf.enabled and recipe.saf.neighbours:
-        near = Neighbourhood(target, recipe.saf.neighbours, model.classes)
+        near = Neighbourhood(target, model.classes, recipe.saf.neighbours, recipe.saf.neighbour_share)
     start = _restore(run, model, optimiser, near, accelerator) if run and resume else 0
     wrapped = accelerator.prepare(model)
     wrapped.train()
     if run and not resume:
         _save(run, 0, model, optimiser, near, accelerator)  # proves that the folder takes it, before any work is done
 
+    half_a_pass = max(1, len(target) // (2 * recipe.batch))
     steps = range(start, recipe.steps)
     feed = training_batches((source, target), streams, steps, share)
     with closing(feed), _own_randomness(accelerator.device), _trackers(accelerator), _stop_signals() as stop:
         for step, ((rows, inputs_source), (target_rows, inputs_target)) in zip(steps, feed, strict=True):
             progress = step / recipe.steps
+            if near and step % half_a_pass == 0:
+                near.spread()
             _seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS), accelerator.device)
             output = wrapped(
                 inputs_source.to(accelerator.device),
                 labels[rows].to(accelerator.device),
                 inputs_target.to(accelerator.device),
                 progress,
-                near.of(target_rows).to(accelerator.device) if near else None,
+                near.labels[target_rows].to(accelerator.device) if near else None,
             )
             if near and output.target is not None:
                 near.update(*_from_everyone(accelerator, target_rows, output.target))
@@ -306,8 +309,8 @@ def _save(
         if state.get("momentum_buffer") is not None
     }
     scaler = accelerator.scaler.state_dict() if accelerator.scaler else {}
-    predictions = {"predictions": near.predictions} if near else {}
-    run.save_checkpoint(Checkpoint(step, weights, momentum, predictions, scaler))
+    said = {"predictions": near.predictions, "labels": near.labels} if near else {}
+    run.save_checkpoint(Checkpoint(step, weights, momentum, said, scaler))
 
 
 def _restore(
@@ -324,7 +327,7 @@ def _restore(
         momentum = torch.empty_like(parameters[name]).copy_(buffer)  # in the weights' own order in memory
         optimiser.state[parameters[name]]["momentum_buffer"] = momentum
     if near:
-        near.predictions = checkpoint.neighbours["predictions"]
+        near.predictions, near.labels = checkpoint.neighbours["predictions"], checkpoint.neighbours["labels"]
     if accelerator.scaler and checkpoint.scaler:
         accelerator.scaler.load_state_dict(checkpoint.scaler)
     if accelerator.is_main_process:
