@@ -373,7 +373,7 @@ PRESETS: dict[str, Recipe] = {
             eta="beta",
             label_mode="evaluation",
             neighbours=0.2,
-            sharpen=1.5,
+            sharpen=2.0,
             align=1.0,
         ),
     ),
