@@ -52,6 +52,13 @@ def test_labels_are_those_of_label_spreading_in_closed_form(features):
     np.testing.assert_allclose(near.labels.numpy(), expected / expected.sum(1, keepdims=True), atol=1e-5)
 
 
+def test_the_search_tells_how_far_it_is(features, monkeypatch):
+    monkeypatch.setattr("safda.data.feed._MOST_ROWS", 25)
+    told = []
+    nearest_rows(Domain("target", features), 4, lambda done, of: told.append((done, of)))
+    assert told == [(25, 60), (50, 60), (60, 60)]
+
+
 def test_two_samples_are_each_others_neighbours_and_one_has_none():
     assert nearest_rows(Domain("target", torch.eye(2)), 5)[0].tolist() == [[1], [0]]
     alone = Neighbourhood(Domain("target", torch.ones(1, 2)), 3)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from safda.data import Domain, load_domain
-from safda.data.feed import evaluation_batches, feature_batches
+from safda.data.feed import Count, evaluation_batches, feature_batches
 from safda.data.pictures import Pictures
 from safda.errors import SafdaError, nearest
-from safda.features import Count, for_network, frozen_features, picture_side
+from safda.features import for_network, frozen_features, picture_side
 from safda.model import AdaptationModel
 from safda.networks import Centred
 from safda.recipe import Recipe, load_recipe, preset
@@ -244,7 +244,7 @@ def start(
             RunFolder.create(out, recipe, data, size_of(model))
         accelerator.wait_for_everyone()
         run = RunFolder.open(out)
-    outcome = train(model, source, target, accelerator=accelerator, run=run, watch=watch)
+    outcome = train(model, source, target, accelerator=accelerator, run=run, watch=watch, count=count)
     return Adapted(model, classes, data), outcome
 
 
@@ -258,6 +258,7 @@ def resume(
     trackers: tuple[str, ...] = (),
     backbone: nn.Module | None = None,
     cache_decoded: bool = False,
+    count: Count | None = None,
 ) -> tuple[Adapted, Outcome]:
     """Go on with a run that was stopped, from its last checkpoint, on the same data.
 
@@ -270,6 +271,7 @@ def resume(
         trackers: experiment trackers that accelerate knows.
         backbone: the same network again, if one was handed over.
         cache_decoded: keep decoded pictures on disk.
+        count: told (done, of how many) samples while anything is made ready for the first step.
     """
     run = RunFolder.open(path)
     if run.finished:
@@ -290,8 +292,8 @@ def resume(
     accelerator = make_accelerator(run.recipe, cpu=cpu, trackers=trackers, folder=run.path)
     if run.recipe.network.frozen:
         load_weights(model, run.last_checkpoint().model, str(path))  # they hold the backbone that made the features
-        domains = [frozen_features(model, domain) for domain in domains]
-    outcome = train(model, *domains, accelerator=accelerator, run=run, watch=watch, resume=True)
+        domains = [frozen_features(model, domain, count) for domain in domains]
+    outcome = train(model, *domains, accelerator=accelerator, run=run, watch=watch, resume=True, count=count)
     return Adapted(model, classes, data), outcome
 
 

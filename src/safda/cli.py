@@ -135,6 +135,7 @@ def _resume(options: argparse.Namespace) -> int:
             cpu=options.cpu,
             trackers=tuple(options.track),
             cache_decoded=options.cache_decoded,
+            count=view.count,
         )
     return _told(options.out, outcome)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from safda.data import Domain, load_domain
 from safda.data.features import cached_features
+from safda.data.feed import Count
 from safda.data.pictures import Pictures
 from safda.data.places import cache_folder
 from safda.errors import SafdaError
@@ -18,9 +19,6 @@ from safda.model import AdaptationModel
 from safda.networks import Backbone, make_backbone, picture_config
 from safda.recipe import Recipe
 from safda.weights import digest_of
-
-#: Told (done, of how many) while something is counted through.
-Count = Callable[[int, int], None]
 
 
 def precompute(data: Any, recipe: Recipe, count: Count | None = None) -> dict[str, int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from safda.data import Domain
-from safda.data.feed import evaluation_batches, feature_batches
+from safda.data.feed import Count, evaluation_batches, feature_batches
 from safda.networks import Centred
 
 _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over the domain: the search stays linear
@@ -34,6 +34,7 @@ class Neighbourhood:
         neighbours: how many each sample has, as a share of n/K, the mean size of a class: three at least, and a
             hundred at most.
         share: the neighbours' part α in a label.
+        count: told how far the search is.
 
     Example:
         >>> two_groups = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 2.0]])
@@ -45,9 +46,11 @@ class Neighbourhood:
                 [0.0000, 0.0000]])
     """
 
-    def __init__(self, domain: Domain, classes: int, neighbours: float = 0.2, share: float = 0.9) -> None:
-        count = min(max(_FEWEST_NEIGHBOURS, round(neighbours * len(domain) / classes)), _MOST_NEIGHBOURS)
-        self.links, self.share = links(*nearest_rows(domain, count)), share
+    def __init__(
+        self, domain: Domain, classes: int, neighbours: float = 0.2, share: float = 0.9, count: Count | None = None
+    ) -> None:
+        most = min(max(_FEWEST_NEIGHBOURS, round(neighbours * len(domain) / classes)), _MOST_NEIGHBOURS)
+        self.links, self.share = links(*nearest_rows(domain, most, count)), share
         self.predictions = torch.zeros(len(domain), classes)
         self.labels = torch.zeros(len(domain), classes)
 
@@ -84,10 +87,10 @@ def links(rows: Tensor, weights: Tensor) -> csr_array:
     return weight
 
 
-def nearest_rows(domain: Domain, count: int) -> tuple[Tensor, Tensor]:
-    """Find each sample's nearest others, all of them if there are fewer: their row numbers and weights, n×count."""
+def nearest_rows(domain: Domain, most: int, count: Count | None = None) -> tuple[Tensor, Tensor]:
+    """Find each sample's ``most`` nearest others, all of them if there are fewer: row numbers and weights."""
     candidates = torch.linspace(0, len(domain) - 1, min(len(domain), _MOST_CANDIDATES)).round().long()
-    count = min(count, len(candidates) - 1)
+    most = min(most, len(candidates) - 1)
     centred = Centred(domain.inputs.shape[-1])
     centred.learn(feature_batches(domain, "saf.neighbours"))
     known = F.normalize(centred(domain.batch(candidates).float()))
@@ -95,8 +98,10 @@ def nearest_rows(domain: Domain, count: int) -> tuple[Tensor, Tensor]:
     for batch in evaluation_batches(domain):
         alike = F.normalize(centred(batch.float())) @ known.T
         own = torch.arange(start, start + len(batch)).unsqueeze(1) == candidates
-        values, columns = alike.masked_fill_(own, -torch.inf).topk(count)
+        values, columns = alike.masked_fill_(own, -torch.inf).topk(most)
         rows.append(candidates[columns])
         weights.append(values.clamp_min(0) ** _FOCUS)
         start += len(batch)
+        if count:
+            count(start, len(domain))
     return torch.cat(rows), torch.cat(weights)

@@ -24,7 +24,7 @@ from accelerate.utils import LoggerType
 from torch import Tensor, nn
 
 from safda.data import Domain, Stream, mixed_seed
-from safda.data.feed import training_batches
+from safda.data.feed import Count, training_batches
 from safda.errors import SafdaError, nearest
 from safda.model import AdaptationModel, StepOutput
 from safda.neighbours import Neighbourhood
@@ -58,6 +58,7 @@ def train(
     run: RunFolder | None = None,
     watch: Watch | None = None,
     resume: bool = False,
+    count: Count | None = None,
 ) -> Outcome:
     """Train ``model`` in place, as its recipe says.
 
@@ -69,6 +70,7 @@ def train(
         run: where checkpoints and metrics go; None trains in memory only.
         watch: who looks on.
         resume: go on from the run's last checkpoint.
+        count: told how many samples' neighbours have been found.
     """
     recipe = model.recipe
     accelerator = accelerator or make_accelerator(recipe)
@@ -82,7 +84,7 @@ def train(
     optimiser = _optimiser(model, recipe)
     near = None
     if recipe.saf.enabled and recipe.saf.neighbours:
-        near = Neighbourhood(target, model.classes, recipe.saf.neighbours, recipe.saf.neighbour_share)
+        near = Neighbourhood(target, model.classes, recipe.saf.neighbours, recipe.saf.neighbour_share, count)
     start = _restore(run, model, optimiser, near, accelerator) if run and resume else 0
     wrapped = accelerator.prepare(model)
     wrapped.train()

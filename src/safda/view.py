@@ -30,7 +30,7 @@ class TrainingView:
             console=console,
         )
         self._task = self._progress.add_task(title, total=steps, unit="steps")
-        self._features = self._progress.add_task("features", unit="pictures", visible=False)
+        self._ready = self._progress.add_task("getting ready", unit="samples", visible=False)
         self._metrics: Mapping[str, float] = {}
         self._first: int | None = None
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=8, transient=True)
@@ -57,8 +57,8 @@ class TrainingView:
             self._metrics = metrics
 
     def count(self, done: int, of: int) -> None:
-        """Take note of features being computed, before the first step."""
-        self._progress.update(self._features, completed=done, total=of, visible=done < of)
+        """Take note of what is made ready before the first step."""
+        self._progress.update(self._ready, completed=done, total=of, visible=done < of)
 
     def _render(self) -> Group:
         return Group(self._progress, metrics_table(self._metrics))
