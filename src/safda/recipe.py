@@ -372,7 +372,7 @@ PRESETS: dict[str, Recipe] = {
             weight=0.3,
             eta="beta",
             label_mode="evaluation",
-            neighbours=0.2,
+            neighbours=0.1,
             sharpen=2.0,
             align=1.0,
         ),
