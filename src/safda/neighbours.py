@@ -47,7 +47,7 @@ class Neighbourhood:
     """
 
     def __init__(
-        self, domain: Domain, classes: int, neighbours: float = 0.1, share: float = 0.9, count: Count | None = None
+        self, domain: Domain, classes: int, neighbours: float = 0.2, share: float = 0.9, count: Count | None = None
     ) -> None:
         most = min(max(_FEWEST_NEIGHBOURS, round(neighbours * len(domain) / classes)), _MOST_NEIGHBOURS)
         self.links, self.share = links(*nearest_rows(domain, most, count)), share

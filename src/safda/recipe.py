@@ -364,15 +364,15 @@ _PAPER = Recipe(steps=100_000, network=_PICTURES, checkpoint_every=1000)
 #: embedded demonstration.
 PRESETS: dict[str, Recipe] = {
     "default": Recipe(
-        steps=1000,
-        checkpoint_every=250,
+        steps=2000,
+        checkpoint_every=500,
         network=Network(features="centred", bottleneck_width=512, classifier_width=512, norm="per-domain"),
         optimiser=Optimiser(lr=0.005, decay=2.0, weight_decay=0.02),
         saf=SAF(
             weight=0.3,
             eta="beta",
             label_mode="evaluation",
-            neighbours=0.1,
+            neighbours=0.2,
             sharpen=2.0,
             align=1.0,
         ),
