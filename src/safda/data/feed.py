@@ -67,14 +67,17 @@ def training_batches(
         threads: how many read ahead; None chooses.
     """
 
-    def asked(step: int) -> list[tuple[Tensor, np.random.Generator]]:
-        seeds = [mixed_seed(stream.seed, step, stream.domain, _CROP_DRAWS) for stream in streams]
-        return [(s.rows(step), np.random.default_rng(seed)) for s, seed in zip(streams, seeds, strict=True)]
+    def asked(step: int) -> tuple[int, list[Tensor]]:
+        return step, [stream.rows(step) for stream in streams]
 
-    def read(of_domains: list[tuple[Tensor, np.random.Generator]]) -> list[tuple[Tensor, Tensor]]:
+    def read(wanted: tuple[int, list[Tensor]]) -> list[tuple[Tensor, Tensor]]:
+        step, rows_of_each = wanted
         batches = []
-        for domain, (rows, generator) in zip(domains, of_domains, strict=True):
-            draws = None if domain.in_memory else generator.random((len(rows), DRAWS))[share]
+        for domain, stream, rows in zip(domains, streams, rows_of_each, strict=True):
+            draws = None
+            if not domain.in_memory:  # only pictures are cropped; making a generator is a tenth of a small step's time
+                seed = mixed_seed(stream.seed, step, stream.domain, _CROP_DRAWS)
+                draws = np.random.default_rng(seed).random((len(rows), DRAWS))[share]
             batches.append((rows[share], domain.batch(rows[share], draws)))
         return batches
 
