@@ -77,7 +77,7 @@ def links(rows: Tensor, weights: Tensor) -> csr_array:
     Who is a neighbour one way only counts for little: some samples are near to everyone.
     """
     samples, count = rows.shape
-    starts = np.arange(0, samples * count + 1, count) if count else np.zeros(samples + 1, int)
+    starts = count * np.arange(samples + 1)
     one_way = csr_array((weights.numpy().ravel(), rows.numpy().ravel(), starts), shape=(samples, samples))
     mutual = one_way.minimum(one_way.T)
     weight = (mutual + _ONE_WAY * (one_way.maximum(one_way.T) - mutual)).tocsr().astype(np.float32)

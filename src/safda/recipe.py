@@ -187,12 +187,8 @@ class SAF:
 
     def module(self) -> dict[str, Any]:
         """Give the knobs that :class:`safda.SAF` takes, beyond the feature size."""
-        outside = ("enabled", "weight", "ramp", "label_mode", "self_training", "self_training_rise")
-        chosen = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name not in outside and not f.name.startswith("neighbour")
-        }
+        loop = ("enabled", "weight", "ramp", "label_mode", "neighbours", "neighbour_share")  # what the loop takes
+        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*loop, "self_training_rise")}
         return {**chosen, "self_training": self.self_training + self.self_training_rise > 0}
 
 
