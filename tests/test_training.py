@@ -69,6 +69,13 @@ def test_a_run_that_dies_at_any_step_resumes_exactly(files, tmp_path, step, chan
     same(tmp_path / "whole", tmp_path / "cut")
 
 
+def test_labels_spread_while_training_goes_on(files, tmp_path):
+    """They begin as zeros, and only spreading fills them in."""
+    fit(files, tmp_path / "run", **BEYOND)
+    known = RunFolder.open(tmp_path / "run").last_checkpoint().neighbours
+    torch.testing.assert_close(known["labels"].sum(1), torch.ones(len(known["labels"])))
+
+
 def test_a_convolutional_run_resumes_exactly_too(tmp_path):
     digits = ("digits-rendered", "digits-handwritten")
     fit(digits, tmp_path / "whole", steps=8)
