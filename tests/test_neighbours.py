@@ -11,62 +11,93 @@ from sklearn.preprocessing import normalize
 from safda import neighbours
 from safda.data import Domain
 from safda.errors import SafdaError
-from safda.neighbours import Neighbourhood, nearest_rows
+from safda.neighbours import Neighbourhood, target_links
+
+
+def features(rows, seed):
+    return torch.from_numpy(np.random.default_rng(seed).normal(1, 1, (rows, 5)).astype(np.float32))
 
 
 @pytest.fixture
-def features():
-    return torch.from_numpy(np.random.default_rng(0).normal(1, 1, (60, 5)).astype(np.float32))
+def source():
+    return Domain("source", features(40, seed=1), torch.arange(40) % 3, ("a", "b", "c"))
 
 
-def test_neighbours_are_the_nearest_by_centred_cosine(features):
-    rows, weights = nearest_rows(Domain("target", features), 4)
-    unit = normalize(features.numpy().astype(np.float64))
-    distance, expected = NearestNeighbors(n_neighbors=5, metric="cosine").fit(unit - unit.mean(0)).kneighbors()
-    np.testing.assert_array_equal(rows.numpy(), expected[:, :4])
-    np.testing.assert_allclose(weights.numpy(), np.clip(1 - distance[:, :4], 0, None) ** 3, atol=1e-5)
+@pytest.fixture
+def target():
+    return Domain("target", features(60, seed=0))
 
 
-def test_many_samples_are_searched_among_some_and_never_find_themselves(features, monkeypatch):
+def links_pair_by_pair(source, target, share):
+    """All of L, source first, from scikit-learn's neighbours."""
+    unit = normalize(np.concatenate([source.inputs, target.inputs]).astype(np.float64))
+    unit -= unit.mean(0)
+    domain = np.repeat([0, 1], [len(source), len(target)])
+    near = [[set() for _ in unit] for _ in range(2)]  # near[d][i]: the neighbours of i in domain d
+    for d in range(2):
+        there = np.flatnonzero(domain == d)
+        search = NearestNeighbors(metric="cosine").fit(unit[there])
+        found = search.kneighbors(unit, round(share * len(there)) + 1, return_distance=False)
+        for i, order in enumerate(there[found]):
+            near[d][i].update([j for j in order if j != i][: round(share * len(there))])
+    weight = np.zeros((len(unit), len(unit)))
+    for i, j in np.ndindex(weight.shape):
+        ways = (j in near[domain[j]][i]) + (i in near[domain[i]][j])
+        cosine = unit[i] @ unit[j] / np.linalg.norm(unit[i]) / np.linalg.norm(unit[j])
+        weight[i, j] = (0, 0.05, 1)[ways] * (1 if domain[i] == domain[j] else 0.1) * max(cosine, 0) ** 3
+    degree = weight.sum(1)
+    return weight / np.sqrt(np.outer(degree, degree))
+
+
+def test_links_are_those_between_nearest_neighbours_by_centred_cosine(source, target):
+    rows, links = target_links(source, target, 0.1)
+    np.testing.assert_array_equal(rows, np.arange(40))
+    np.testing.assert_allclose(links.toarray(), links_pair_by_pair(source, target, 0.1)[40:], atol=1e-5)
+
+
+def test_many_samples_are_searched_among_some_and_never_find_themselves(source, target, monkeypatch):
     monkeypatch.setattr(neighbours, "_MOST_CANDIDATES", 20)
-    rows, _ = nearest_rows(Domain("target", features), 4)
-    assert len(rows.unique()) <= 20
-    assert not (rows == torch.arange(60).unsqueeze(1)).any()
+    rows, links = target_links(source, target, 0.1)
+    assert len(rows) == 20
+    assert links.shape == (60, 80)
+    chosen = set(neighbours.spread_rows(60).tolist())
+    assert all(i in chosen or j in chosen for i, j in zip(*links[:, 20:].nonzero(), strict=True))
+    assert not links[:, 20:].diagonal().any()
 
 
-def test_labels_are_those_of_label_spreading_in_closed_form(features):
-    """(1 − α)·(I − α·L)^−1·P, with L made pair by pair; α so small that twenty rounds are as good as all."""
-    near = Neighbourhood(Domain("target", features), 3, neighbours=0.3, share=0.4)
-    rows, weights = nearest_rows(Domain("target", features), 6)  # 0.3 of 60/3
-    both = np.zeros((60, 60))
-    for sample in range(60):
-        for row, weight in zip(rows[sample].tolist(), weights[sample].tolist(), strict=True):
-            both[sample, row] = both[row, sample] = weight if sample in rows[row].tolist() else 0.05 * weight
-    degree = both.sum(1)
-    alike = both / np.sqrt(np.outer(degree, degree))
+def test_labels_are_those_of_label_spreading_in_closed_form(source, target):
+    """(I − α·L)^−1·((1 − α)·P + α·L·Y_source); α so small that twenty rounds are as good as all."""
+    near = Neighbourhood(source, target, neighbours=0.3, share=0.4)
+    links = links_pair_by_pair(source, target, 0.3 / 3)[40:]
     said = torch.rand(60, 3).softmax(1)
     said[::2] = 0  # not seen yet
     near.update(torch.arange(1, 60, 2), said[1::2])
     near.spread()
-    expected = np.linalg.solve(np.eye(60) - 0.4 * alike, said.numpy())
+    heard = links[:, :40] @ np.eye(3)[source.labels]
+    expected = np.linalg.solve(np.eye(60) - 0.4 * links[:, 40:], 0.6 * said.numpy() + 0.4 * heard)
     np.testing.assert_allclose(near.labels.numpy(), expected / expected.sum(1, keepdims=True), atol=1e-5)
 
 
-def test_the_search_tells_how_far_it_is(features, monkeypatch):
-    monkeypatch.setattr("safda.data.feed._MOST_ROWS", 25)
+def test_the_search_tells_how_far_it_is(source, target, monkeypatch):
+    monkeypatch.setattr(neighbours, "_BATCH", 25)
     told = []
-    nearest_rows(Domain("target", features), 4, lambda done, of: told.append((done, of)))
-    assert told == [(25, 60), (50, 60), (60, 60)]
+    target_links(source, target, 0.1, lambda done, of: told.append((done, of)))
+    assert told == [(done, 200) for done in (25, 40, 65, 80, 140, 200)]
 
 
-def test_two_samples_are_each_others_neighbours_and_one_has_none():
-    assert nearest_rows(Domain("target", torch.eye(2)), 5)[0].tolist() == [[1], [0]]
-    alone = Neighbourhood(Domain("target", torch.ones(1, 2)), 3)
-    alone.update(torch.tensor([0]), torch.tensor([[0.2, 0.3, 0.5]]))
+def test_a_single_sample_hears_the_source_alone_and_one_without_neighbours_itself(source):
+    alone = Neighbourhood(source, Domain("target", source.inputs[:1]), share=0.5)
     alone.spread()
-    torch.testing.assert_close(alone.labels, torch.tensor([[0.2, 0.3, 0.5]]))
+    assert alone.labels.argmax(1).tolist() == source.labels[:1].tolist()
+    opposite = Domain("source", torch.tensor([[1.0, 0.0]]), torch.tensor([0]), ("a", "b"))
+    deaf = Neighbourhood(opposite, Domain("target", torch.tensor([[0.0, 1.0]])))
+    deaf.spread()
+    assert deaf.labels.tolist() == [[0, 0]]
+    deaf.update(torch.tensor([0]), torch.tensor([[0.25, 0.75]]))
+    deaf.spread()
+    assert deaf.labels.tolist() == [[0.25, 0.75]]
 
 
-def test_pictures_are_told_what_neighbours_need():
+def test_pictures_are_told_what_neighbours_need(source):
     with pytest.raises(SafdaError, match=r"saf\.neighbours needs features: arrays, or pictures with network\.frozen"):
-        Neighbourhood(Domain("target", torch.zeros(4, 3, 8, 8)), 3)
+        Neighbourhood(source, Domain("target", torch.zeros(4, 3, 8, 8)))

@@ -1,16 +1,22 @@
-"""Who is near whom among the target's samples, and what they say together.
+"""Who is near whom among the samples of both domains, and what they say together of the target's.
 
 A sample that the classifier gets wrong often lies among others that it gets right. So :class:`Neighbourhood` keeps the
-latest prediction of every target sample, and lets predictions spread from neighbour to neighbour. The search is made
-once, and they spread twice in a pass over the target; so a step costs the same however many samples there are.
+latest prediction of every target sample, and lets predictions spread from neighbour to neighbour. The source's samples
+stand among them with their true labels: where the domains are close, these keep what spreads from going astray. The
+search is made once, and labels spread twice in a pass over the target; so a step costs the same however many samples
+there are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import block_array, csr_array
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,90 +24,154 @@ from safda.data import Domain
 from safda.data.feed import Count, evaluation_batches, feature_batches
 from safda.networks import Centred
 
-_MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over the domain: the search stays linear
+_MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over a domain: the search stays linear
 _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 3, 100
 _FOCUS = 3  # a neighbour counts by its similarity to this power
 _ONE_WAY = 0.05  # so much does a neighbour count that is not one the other way round
+_ACROSS = 0.1  # and so much one in the other domain: near in features, but seen otherwise
+_BATCH = 1024  # samples whose neighbours are sought at once
 _ROUNDS = 20  # from neighbour to neighbour; what is further away counts for little
 
 
 class Neighbourhood:
-    """The nearest neighbours of each sample of a domain, by the cosine of features of length one, centred.
+    """The nearest neighbours of each target sample, by the cosine of features of length one, centred.
 
     Args:
-        domain: the target; its samples must be features.
-        classes: number of classes K.
-        neighbours: how many each sample has, as a share of n/K, the mean size of a class: three at least, and a
-            hundred at most.
+        source: the labelled domain; samples of both must be features.
+        target: the domain whose labels are sought.
+        neighbours: how many each sample has in a domain, as a share of n/K, the mean size of a class there: three at
+            least, and a hundred at most.
         share: the neighbours' part α in a label.
         count: told how far the search is.
 
     Example:
-        >>> two_groups = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 2.0]])
-        >>> near = Neighbourhood(Domain("target", two_groups), classes=2)
+        >>> source = Domain("source", torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]), ("left", "up"))
+        >>> two_groups = torch.tensor([[1.0, 0.1], [2.0, 0.1], [0.1, 1.0], [0.1, 2.0]])
+        >>> near = Neighbourhood(source, Domain("target", two_groups))
         >>> near.update(torch.tensor([1]), torch.tensor([[0.9, 0.1]]))
         >>> near.spread()
-        >>> near.labels[torch.tensor([0, 3])]        # nothing that is known is near the last sample
-        tensor([[0.9000, 0.1000],
-                [0.0000, 0.0000]])
+        >>> near.labels.argmax(1).tolist()        # of the last two, only the source has spoken
+        [0, 0, 1, 1]
     """
 
     def __init__(
-        self, domain: Domain, classes: int, neighbours: float = 0.2, share: float = 0.9, count: Count | None = None
+        self, source: Domain, target: Domain, neighbours: float = 0.2, share: float = 0.9, count: Count | None = None
     ) -> None:
-        most = min(max(_FEWEST_NEIGHBOURS, round(neighbours * len(domain) / classes)), _MOST_NEIGHBOURS)
-        self.links, self.share = links(*nearest_rows(domain, most, count)), share
-        self.predictions = torch.zeros(len(domain), classes)
-        self.labels = torch.zeros(len(domain), classes)
+        labels, classes = source.labelled("a search for neighbours")
+        known, links = target_links(source, target, neighbours / len(classes), count)
+        self.links, self.share = links[:, len(known) :], share
+        self.heard = links[:, : len(known)] @ F.one_hot(labels[known], len(classes)).float().numpy()
+        self.predictions = torch.zeros(len(target), len(classes))
+        self.labels = torch.zeros_like(self.predictions)
 
     def update(self, rows: Tensor, predictions: Tensor) -> None:
         """Remember what the classifier says of these samples now, as probabilities."""
         self.predictions[rows.to(self.predictions.device)] = predictions.to(self.predictions)
 
     def spread(self) -> None:
-        """Make labels of predictions by label spreading (Zhou et al., 2004): Y = (1 − α)·P + α·L·Y.
+        """Make labels of predictions by label spreading (Zhou et al., 2004): Y = (1 − α)·P + α·L·Y, the source's fixed.
 
-        A sample stays all zeros as long as none of those that it hears of has been seen.
+        A sample stays all zeros as long as nothing is known of those that it hears of.
         """
-        own = (1 - self.share) * self.predictions.numpy()
-        labels = own
+        fixed = (1 - self.share) * self.predictions.numpy() + self.share * self.heard
+        labels = fixed
         for _ in range(_ROUNDS):
-            labels = own + self.share * (self.links @ labels)
+            labels = fixed + self.share * (self.links @ labels)
         total = labels.sum(1, keepdims=True)
         self.labels = torch.from_numpy(labels / np.maximum(total, np.finfo(total.dtype).tiny))
 
 
-def links(rows: Tensor, weights: Tensor) -> csr_array:
-    """Give L = D^−½·S·D^−½, where S has the weights of those who are each other's neighbours, and D its rows' sums.
+def target_links(
+    source: Domain, target: Domain, neighbours: float, count: Count | None = None
+) -> tuple[Tensor, csr_array]:
+    """Find who is linked to the target's samples, and how strongly.
 
-    Who is a neighbour one way only counts for little: some samples are near to everyone.
+    Args:
+        source, target: domains of features.
+        neighbours: how many each sample has in a domain, as a share of its size.
+        count: told how many searches of how many are done.
+
+    Returns:
+        the source's rows that take part, and the target's rows of L = D^−½·S·D^−½: a column for each of those, then one
+        for each target sample. S has the weights of links, and D its rows' sums.
     """
-    samples, count = rows.shape
-    starts = count * np.arange(samples + 1)
-    one_way = csr_array((weights.numpy().ravel(), rows.numpy().ravel(), starts), shape=(samples, samples))
-    mutual = one_way.minimum(one_way.T)
-    weight = (mutual + _ONE_WAY * (one_way.maximum(one_way.T) - mutual)).tocsr().astype(np.float32)
+    centred = Centred(target.inputs.shape[-1])
+    centred.learn(chain(feature_batches(source, "saf.neighbours"), feature_batches(target, "saf.neighbours")))
+
+    def unit(batch: Tensor) -> Tensor:
+        return F.normalize(centred(batch.float()))
+
+    some = spread_rows(len(source))
+    there = _Place(unit(source.batch(some)), torch.arange(len(some)), len(some), neighbours)
+    rows = spread_rows(len(target))
+    here = _Place(unit(target.batch(rows)), rows, len(target), neighbours)
+    counted = _counter(count, 2 * (len(some) + len(target)))
+
+    source_source = there.nearest(counted(torch.split(there.features, _BATCH)), themselves=True)
+    source_target = here.nearest(counted(torch.split(there.features, _BATCH)))
+    target_source = there.nearest(counted(map(unit, evaluation_batches(target))))
+    target_target = here.nearest(counted(map(unit, evaluation_batches(target))), themselves=True)
+    across = _ACROSS * _linked(target_source, source_target.T)
+    links = block_array(
+        [[_linked(source_source, source_source.T), across.T], [across, _linked(target_target, target_target.T)]]
+    )
+    return some, _normalised(links.tocsr())[len(some) :]
+
+
+def spread_rows(size: int) -> Tensor:
+    """Give row numbers spread evenly over a domain, among which neighbours are sought: all, if not too many."""
+    return torch.linspace(0, size - 1, min(size, _MOST_CANDIDATES)).round().long()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where neighbours are sought: some samples' features of length one, their columns of all, and a share of those."""
+
+    features: Tensor
+    columns: Tensor
+    width: int
+    share: float
+
+    def nearest(self, batches: Iterable[Tensor], themselves: bool = False) -> csr_array:
+        """Give the weights of each sample's nearest ones here; with ``themselves``, row i is not its own neighbour."""
+        most = min(max(_FEWEST_NEIGHBOURS, round(self.share * self.width)), _MOST_NEIGHBOURS)
+        most = min(most, len(self.columns) - themselves)
+        weights, columns, start = [], [], 0
+        for batch in batches:
+            alike = batch @ self.features.T
+            if themselves:
+                own = torch.arange(start, start + len(batch)).unsqueeze(1) == self.columns
+                alike.masked_fill_(own, -torch.inf)
+            values, found = alike.topk(most)
+            weights.append(values.clamp_min(0) ** _FOCUS)
+            columns.append(self.columns[found])
+            start += len(batch)
+        entries = (torch.cat(weights).numpy().ravel(), torch.cat(columns).numpy().ravel(), most * np.arange(start + 1))
+        return csr_array(entries, shape=(start, self.width))
+
+
+def _counter(count: Count | None, of: int) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
+    done = 0
+
+    def counted(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+        nonlocal done
+        for batch in batches:
+            yield batch
+            done += len(batch)
+            if count:
+                count(done, of)
+
+    return counted
+
+
+def _linked(one: csr_array, other: csr_array) -> csr_array:
+    """Link those who are each other's neighbours. One way only counts for little: some samples are near to everyone."""
+    mutual = one.minimum(other)
+    return mutual + _ONE_WAY * (one.maximum(other) - mutual)
+
+
+def _normalised(weight: csr_array) -> csr_array:
     degree: NDArray[np.float32] = weight.sum(1)
     scale = np.where(degree > 0, degree, 1) ** -0.5
     weight.data *= scale.repeat(np.diff(weight.indptr)) * scale[weight.indices]
     return weight
-
-
-def nearest_rows(domain: Domain, most: int, count: Count | None = None) -> tuple[Tensor, Tensor]:
-    """Find each sample's ``most`` nearest others, all of them if there are fewer: row numbers and weights."""
-    candidates = torch.linspace(0, len(domain) - 1, min(len(domain), _MOST_CANDIDATES)).round().long()
-    most = min(most, len(candidates) - 1)
-    centred = Centred(domain.inputs.shape[-1])
-    centred.learn(feature_batches(domain, "saf.neighbours"))
-    known = F.normalize(centred(domain.batch(candidates).float()))
-    rows, weights, start = [], [], 0
-    for batch in evaluation_batches(domain):
-        alike = F.normalize(centred(batch.float())) @ known.T
-        own = torch.arange(start, start + len(batch)).unsqueeze(1) == candidates
-        values, columns = alike.masked_fill_(own, -torch.inf).topk(most)
-        rows.append(candidates[columns])
-        weights.append(values.clamp_min(0) ** _FOCUS)
-        start += len(batch)
-        if count:
-            count(start, len(domain))
-    return torch.cat(rows), torch.cat(weights)

@@ -84,7 +84,7 @@ def train(
     optimiser = _optimiser(model, recipe)
     near = None
     if recipe.saf.enabled and recipe.saf.neighbours:
-        near = Neighbourhood(target, model.classes, recipe.saf.neighbours, recipe.saf.neighbour_share, count)
+        near = Neighbourhood(source, target, recipe.saf.neighbours, recipe.saf.neighbour_share, count)
     start = _restore(run, model, optimiser, near, accelerator) if run and resume else 0
     wrapped = accelerator.prepare(model)
     wrapped.train()
