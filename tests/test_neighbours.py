@@ -28,7 +28,7 @@ def target():
     return Domain("target", features(60, seed=0))
 
 
-def links_pair_by_pair(source, target, share):
+def links_pair_by_pair(source, target, share, across):
     """All of L, source first, from scikit-learn's neighbours."""
     unit = normalize(np.concatenate([source.inputs, target.inputs]).astype(np.float64))
     unit -= unit.mean(0)
@@ -44,20 +44,20 @@ def links_pair_by_pair(source, target, share):
     for i, j in np.ndindex(weight.shape):
         ways = (j in near[domain[j]][i]) + (i in near[domain[i]][j])
         cosine = unit[i] @ unit[j] / np.linalg.norm(unit[i]) / np.linalg.norm(unit[j])
-        weight[i, j] = (0, 0.05, 1)[ways] * (1 if domain[i] == domain[j] else 0.1) * max(cosine, 0) ** 3
+        weight[i, j] = (0, 0.05, 1)[ways] * (1 if domain[i] == domain[j] else across) * max(cosine, 0) ** 3
     degree = weight.sum(1)
     return weight / np.sqrt(np.outer(degree, degree))
 
 
 def test_links_are_those_between_nearest_neighbours_by_centred_cosine(source, target):
-    rows, links = target_links(source, target, 0.1)
+    rows, links = target_links(source, target, 0.1, 0.2)
     np.testing.assert_array_equal(rows, np.arange(40))
-    np.testing.assert_allclose(links.toarray(), links_pair_by_pair(source, target, 0.1)[40:], atol=1e-5)
+    np.testing.assert_allclose(links.toarray(), links_pair_by_pair(source, target, 0.1, 0.2)[40:], atol=1e-5)
 
 
 def test_many_samples_are_searched_among_some_and_never_find_themselves(source, target, monkeypatch):
     monkeypatch.setattr(neighbours, "_MOST_CANDIDATES", 20)
-    rows, links = target_links(source, target, 0.1)
+    rows, links = target_links(source, target, 0.1, 0.2)
     assert len(rows) == 20
     assert links.shape == (60, 80)
     chosen = set(neighbours.spread_rows(60).tolist())
@@ -67,8 +67,8 @@ def test_many_samples_are_searched_among_some_and_never_find_themselves(source, 
 
 def test_labels_are_those_of_label_spreading_in_closed_form(source, target):
     """(I − α·L)^−1·((1 − α)·P + α·L·Y_source); α so small that twenty rounds are as good as all."""
-    near = Neighbourhood(source, target, neighbours=0.3, share=0.4)
-    links = links_pair_by_pair(source, target, 0.3 / 3)[40:]
+    near = Neighbourhood(source, target, neighbours=0.3, share=0.4, across=0.2)
+    links = links_pair_by_pair(source, target, 0.3 / 3, 0.2)[40:]
     said = torch.rand(60, 3).softmax(1)
     said[::2] = 0  # not seen yet
     near.update(torch.arange(1, 60, 2), said[1::2])
@@ -81,7 +81,7 @@ def test_labels_are_those_of_label_spreading_in_closed_form(source, target):
 def test_the_search_tells_how_far_it_is(source, target, monkeypatch):
     monkeypatch.setattr(neighbours, "_BATCH", 25)
     told = []
-    target_links(source, target, 0.1, lambda done, of: told.append((done, of)))
+    target_links(source, target, 0.1, 0.2, lambda done, of: told.append((done, of)))
     assert told == [(done, 200) for done in (25, 40, 65, 80, 140, 200)]
 
 

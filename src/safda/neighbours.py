@@ -28,7 +28,6 @@ _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over a d
 _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 3, 100
 _FOCUS = 3  # a neighbour counts by its similarity to this power
 _ONE_WAY = 0.05  # so much does a neighbour count that is not one the other way round
-_ACROSS = 0.1  # and so much one in the other domain: near in features, but seen otherwise
 _BATCH = 1024  # samples whose neighbours are sought at once
 _ROUNDS = 20  # from neighbour to neighbour; what is further away counts for little
 
@@ -42,6 +41,7 @@ class Neighbourhood:
         neighbours: how many each sample has in a domain, as a share of n/K, the mean size of a class there: three at
             least, and a hundred at most.
         share: the neighbours' part α in a label.
+        across: what a neighbour in the other domain counts, beside one in the same: near in features, but a shift away.
         count: told how far the search is.
 
     Example:
@@ -55,10 +55,16 @@ class Neighbourhood:
     """
 
     def __init__(
-        self, source: Domain, target: Domain, neighbours: float = 0.2, share: float = 0.9, count: Count | None = None
+        self,
+        source: Domain,
+        target: Domain,
+        neighbours: float = 0.2,
+        share: float = 0.9,
+        across: float = 0.1,
+        count: Count | None = None,
     ) -> None:
         labels, classes = source.labelled("a search for neighbours")
-        known, links = target_links(source, target, neighbours / len(classes), count)
+        known, links = target_links(source, target, neighbours / len(classes), across, count)
         self.links, self.share = links[:, len(known) :], share
         self.heard = links[:, : len(known)] @ F.one_hot(labels[known], len(classes)).float().numpy()
         self.predictions = torch.zeros(len(target), len(classes))
@@ -82,13 +88,14 @@ class Neighbourhood:
 
 
 def target_links(
-    source: Domain, target: Domain, neighbours: float, count: Count | None = None
+    source: Domain, target: Domain, neighbours: float, across: float, count: Count | None = None
 ) -> tuple[Tensor, csr_array]:
     """Find who is linked to the target's samples, and how strongly.
 
     Args:
         source, target: domains of features.
         neighbours: how many each sample has in a domain, as a share of its size.
+        across: what a link between the domains counts, beside one within.
         count: told how many searches of how many are done.
 
     Returns:
@@ -111,9 +118,9 @@ def target_links(
     source_target = here.nearest(counted(torch.split(there.features, _BATCH)))
     target_source = there.nearest(counted(map(unit, evaluation_batches(target))))
     target_target = here.nearest(counted(map(unit, evaluation_batches(target))), themselves=True)
-    across = _ACROSS * _linked(target_source, source_target.T)
+    between = across * _linked(target_source, source_target.T)
     links = block_array(
-        [[_linked(source_source, source_source.T), across.T], [across, _linked(target_target, target_target.T)]]
+        [[_linked(source_source, source_source.T), between.T], [between, _linked(target_target, target_target.T)]]
     )
     return some, _normalised(links.tocsr())[len(some) :]
 

@@ -174,6 +174,9 @@ class SAF:
         high=1.0,
     )
     neighbour_share: float = knob(0.9, "the neighbours' part in a label that spreads", low=0.0, high=1.0)
+    neighbour_across: float = knob(
+        0.1, "what a neighbour in the source counts, beside one in the target; 0: nothing", low=0.0, high=1.0
+    )
     sharpen: float = knob(
         1.0, "raise pseudo-labels to this power, and normalise (not in the paper)", low=0.1, high=100.0
     )
@@ -187,8 +190,9 @@ class SAF:
 
     def module(self) -> dict[str, Any]:
         """Give the knobs that :class:`safda.SAF` takes, beyond the feature size."""
-        loop = ("enabled", "weight", "ramp", "label_mode", "neighbours", "neighbour_share")  # what the loop takes
-        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*loop, "self_training_rise")}
+        loop = {"enabled", "weight", "ramp", "label_mode", "self_training_rise"}  # what the loop takes
+        loop |= {"neighbours", "neighbour_share", "neighbour_across"}
+        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in loop}
         return {**chosen, "self_training": self.self_training + self.self_training_rise > 0}
 
 

@@ -82,9 +82,9 @@ def train(
         synchronise_batch_norm(model, accelerator.device)
     model.to(accelerator.device)
     optimiser = _optimiser(model, recipe)
-    near = None
-    if recipe.saf.enabled and recipe.saf.neighbours:
-        near = Neighbourhood(source, target, recipe.saf.neighbours, recipe.saf.neighbour_share, count)
+    near, saf = None, recipe.saf
+    if saf.enabled and saf.neighbours:
+        near = Neighbourhood(source, target, saf.neighbours, saf.neighbour_share, saf.neighbour_across, count)
     start = _restore(run, model, optimiser, near, accelerator) if run and resume else 0
     wrapped = accelerator.prepare(model)
     wrapped.train()
