@@ -98,7 +98,7 @@ def train(
     with closing(feed), _own_randomness(accelerator.device), _trackers(accelerator), _stop_signals() as stop:
         for step, ((rows, inputs_source), (target_rows, inputs_target)) in zip(steps, feed, strict=True):
             progress = step / recipe.steps
-            if near and step % half_a_pass == 0:
+            if near and step and step % half_a_pass == 0:  # before that too few have been seen, and predictions serve
                 near.spread()
             _seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS), accelerator.device)
             output = wrapped(
