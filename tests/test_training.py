@@ -76,6 +76,15 @@ def test_labels_spread_while_training_goes_on(files, tmp_path):
     torch.testing.assert_close(known["labels"].sum(1), torch.ones(len(known["labels"])))
 
 
+def test_labels_do_not_spread_before_half_the_target_has_been_seen(files, tmp_path):
+    """Else the source's neighbours would be all that a large target hears of for long."""
+    half_a_pass = len(load_domain(files[1])) // (2 * TINY["batch"])
+    for steps, spread in ((half_a_pass, False), (half_a_pass + 1, True)):
+        fit(files, tmp_path / str(steps), steps=steps, **BEYOND)
+        known = RunFolder.open(tmp_path / str(steps)).last_checkpoint().neighbours
+        assert bool(known["labels"].any()) == spread
+
+
 def test_a_convolutional_run_resumes_exactly_too(tmp_path):
     digits = ("digits-rendered", "digits-handwritten")
     fit(digits, tmp_path / "whole", steps=8)
