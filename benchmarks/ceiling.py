@@ -21,11 +21,8 @@ from sklearn.preprocessing import normalize
 from safda.bench.cells import limited
 
 DOMAINS = ("amazon", "dslr", "webcam")
-STRENGTHS = (
-    10.0,
-    100.0,
-    1000.0,
-)  # the inverse of regularisation; the best is taken, by the very score: an oracle still
+#: Inverses of regularisation. The best is taken, by the very score: an oracle in this too.
+STRENGTHS = (10.0, 100.0, 1000.0)
 
 
 def main() -> None:

@@ -85,6 +85,14 @@ def test_labels_do_not_spread_before_half_the_target_has_been_seen(files, tmp_pa
         assert bool(known["labels"].any()) == spread
 
 
+@pytest.mark.parametrize("across", [0.0, 1.0])
+def test_the_knobs_of_neighbours_reach_them(files, tmp_path, across):
+    """With a share of 1 predictions do not count, so nobody says anything unless the source does."""
+    fit(files, tmp_path / "run", **BEYOND, **{"saf.neighbour_share": 1.0, "saf.neighbour_across": across})
+    known = RunFolder.open(tmp_path / "run").last_checkpoint().neighbours
+    assert bool(known["labels"].any()) == (across > 0)
+
+
 def test_a_convolutional_run_resumes_exactly_too(tmp_path):
     digits = ("digits-rendered", "digits-handwritten")
     fit(digits, tmp_path / "whole", steps=8)

@@ -28,7 +28,6 @@ _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over a d
 _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 3, 100
 _FOCUS = 3  # a neighbour counts by its similarity to this power
 _ONE_WAY = 0.05  # so much does a neighbour count that is not one the other way round
-_BATCH = 1024  # samples whose neighbours are sought at once
 _ROUNDS = 20  # from neighbour to neighbour; what is further away counts for little
 
 
@@ -109,15 +108,18 @@ def target_links(
         return F.normalize(centred(batch.float()))
 
     some = spread_rows(len(source))
-    there = _Place(unit(source.batch(some)), torch.arange(len(some)), len(some), neighbours)
+    anchors = Domain(source.name, source.batch(some))
+    everyone = torch.arange(len(some))
+    there = _Place(unit(anchors.batch(everyone)), everyone, len(some), neighbours)
     rows = spread_rows(len(target))
     here = _Place(unit(target.batch(rows)), rows, len(target), neighbours)
-    counted = _counter(count, 2 * (len(some) + len(target)))
+    searched = _counter(count, 2 * (len(some) + len(target)))
 
-    source_source = there.nearest(counted(torch.split(there.features, _BATCH)), themselves=True)
-    source_target = here.nearest(counted(torch.split(there.features, _BATCH)))
-    target_source = there.nearest(counted(map(unit, evaluation_batches(target))))
-    target_target = here.nearest(counted(map(unit, evaluation_batches(target))), themselves=True)
+    def nearest(domain: Domain, place: _Place, themselves: bool = False) -> csr_array:
+        return place.nearest(searched(map(unit, evaluation_batches(domain))), themselves)
+
+    source_source, source_target = nearest(anchors, there, themselves=True), nearest(anchors, here)
+    target_source, target_target = nearest(target, there), nearest(target, here, themselves=True)
     between = across * _linked(target_source, source_target.T)
     links = block_array(
         [[_linked(source_source, source_source.T), between.T], [between, _linked(target_target, target_target.T)]]
@@ -158,6 +160,7 @@ class _Place:
 
 
 def _counter(count: Count | None, of: int) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
+    """Make a way to go through batches that tells ``count`` of each, over several passes."""
     done = 0
 
     def counted(batches: Iterable[Tensor]) -> Iterator[Tensor]:
