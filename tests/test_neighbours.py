@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.neighbors import NearestNeighbors
-from sklearn.preprocessing import normalize
+from sklearn.preprocessing import StandardScaler, normalize
 
 from safda import neighbours
 from safda.data import Domain
@@ -30,8 +30,9 @@ def target():
 
 def links_pair_by_pair(source, target, share, across):
     """All of L, source first, from scikit-learn's neighbours."""
-    unit = normalize(np.concatenate([source.inputs, target.inputs]).astype(np.float64))
-    unit -= unit.mean(0)
+    units = [normalize(domain.inputs.numpy().astype(np.float64)) for domain in (source, target)]
+    common = np.sqrt(units[0].std(0) * units[1].std(0))
+    unit = np.concatenate([common * StandardScaler().fit_transform(rows) for rows in units])
     domain = np.repeat([0, 1], [len(source), len(target)])
     near = [[set() for _ in unit] for _ in range(2)]  # near[d][i]: the neighbours of i in domain d
     for d in range(2):
@@ -49,7 +50,7 @@ def links_pair_by_pair(source, target, share, across):
     return weight / np.sqrt(np.outer(degree, degree))
 
 
-def test_links_are_those_between_nearest_neighbours_by_centred_cosine(source, target):
+def test_links_are_those_between_nearest_neighbours_by_cosine_of_features_alike_in_both_domains(source, target):
     rows, links = target_links(source, target, 0.1, 0.2)
     np.testing.assert_array_equal(rows, np.arange(40))
     np.testing.assert_allclose(links.toarray(), links_pair_by_pair(source, target, 0.1, 0.2)[40:], atol=1e-5)
@@ -85,17 +86,14 @@ def test_the_search_tells_how_far_it_is(source, target, monkeypatch):
     assert told == [(done, 200) for done in (25, 40, 65, 80, 105, 130, 140, 165, 190, 200)]
 
 
-def test_a_single_sample_hears_the_source_alone_and_one_without_neighbours_itself(source):
-    alone = Neighbourhood(source, Domain("target", source.inputs[:1]), share=0.5)
-    alone.spread()
-    assert alone.labels.argmax(1).tolist() == source.labels[:1].tolist()
-    opposite = Domain("source", torch.tensor([[1.0, 0.0]]), torch.tensor([0]), ("a", "b"))
-    deaf = Neighbourhood(opposite, Domain("target", torch.tensor([[0.0, 1.0]])))
+@pytest.mark.parametrize("copies", [1, 4])
+def test_samples_that_do_not_differ_have_no_neighbours_and_hear_themselves(source, copies):
+    deaf = Neighbourhood(source, Domain("target", source.inputs[:1].repeat(copies, 1)))
     deaf.spread()
-    assert deaf.labels.tolist() == [[0, 0]]
-    deaf.update(torch.tensor([0]), torch.tensor([[0.25, 0.75]]))
+    assert not deaf.labels.any()
+    deaf.update(torch.tensor([0]), torch.tensor([[0.25, 0.5, 0.25]]))
     deaf.spread()
-    assert deaf.labels.tolist() == [[0.25, 0.75]]
+    assert deaf.labels[0].tolist() == [0.25, 0.5, 0.25]
 
 
 def test_pictures_are_told_what_neighbours_need(source):

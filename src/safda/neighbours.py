@@ -10,8 +10,6 @@ there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import torch
@@ -22,17 +20,19 @@ from torch.nn import functional as F
 
 from safda.data import Domain
 from safda.data.feed import Count, evaluation_batches, feature_batches
-from safda.networks import Centred
+from safda.networks import unit_moments
 
 _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over a domain: the search stays linear
 _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 3, 100
 _FOCUS = 3  # a neighbour counts by its similarity to this power
 _ONE_WAY = 0.05  # so much does a neighbour count that is not one the other way round
+_LEAST_VARIANCE = 1e-12  # of a dimension, in features of length one; with less in one domain, it is not compared
 _ROUNDS = 20  # from neighbour to neighbour; what is further away counts for little
 
 
 class Neighbourhood:
-    """The nearest neighbours of each target sample, by the cosine of features of length one, centred.
+    """The nearest neighbours of each target sample, by the cosine of features that :func:`_comparable` has
+    made alike.
 
     Args:
         source: the labelled domain; samples of both must be features.
@@ -101,25 +101,17 @@ def target_links(
         the source's rows that take part, and the target's rows of L = D^−½·S·D^−½: a column for each of those, then one
         for each target sample. S has the weights of links, and D its rows' sums.
     """
-    centred = Centred(target.inputs.shape[-1])
-    centred.learn(chain(feature_batches(source, "saf.neighbours"), feature_batches(target, "saf.neighbours")))
-
-    def unit(batch: Tensor) -> Tensor:
-        return F.normalize(centred(batch.float()))
-
+    of_source, of_target = _comparable(source, target)
     some = spread_rows(len(source))
-    anchors = Domain(source.name, source.batch(some))
-    everyone = torch.arange(len(some))
-    there = _Place(unit(anchors.batch(everyone)), everyone, len(some), neighbours)
-    rows = spread_rows(len(target))
-    here = _Place(unit(target.batch(rows)), rows, len(target), neighbours)
-    searched = _counter(count, 2 * (len(some) + len(target)))
+    there = _Place(Domain(source.name, source.batch(some)), of_source, neighbours)
+    here = _Place(target, of_target, neighbours)
+    counted = _counter(count, 2 * (len(some) + len(target)))
 
-    def nearest(domain: Domain, place: _Place, themselves: bool = False) -> csr_array:
-        return place.nearest(searched(map(unit, evaluation_batches(domain))), themselves)
+    def nearest(of: _Place, among: _Place) -> csr_array:
+        return among.nearest(counted(map(of.comparable, evaluation_batches(of.domain))), themselves=of is among)
 
-    source_source, source_target = nearest(anchors, there, themselves=True), nearest(anchors, here)
-    target_source, target_target = nearest(target, there), nearest(target, here, themselves=True)
+    source_source, source_target = nearest(there, there), nearest(there, here)
+    target_source, target_target = nearest(here, there), nearest(here, here)
     between = across * _linked(target_source, source_target.T)
     links = block_array(
         [[_linked(source_source, source_source.T), between.T], [between, _linked(target_target, target_target.T)]]
@@ -127,24 +119,41 @@ def target_links(
     return some, _normalised(links.tocsr())[len(some) :]
 
 
+def _comparable(source: Domain, target: Domain) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """Make ways to see each domain's features as if nothing had shifted or stretched the whole of it.
+
+    Rows of length one lose their domain's mean, and each dimension gets the same deviation in both domains: the
+    geometric mean of the two, since how much a dimension varies tells how much it matters.
+    """
+    (mean, variance), (target_mean, target_variance) = (
+        unit_moments(feature_batches(domain, "saf.neighbours")) for domain in (source, target)
+    )
+    both_vary = torch.minimum(variance, target_variance) > _LEAST_VARIANCE
+
+    def way(mean: Tensor, own: Tensor, other: Tensor) -> Callable[[Tensor], Tensor]:
+        mean, stretch = mean.float(), torch.where(both_vary, (other / own) ** 0.25, 0).float()
+        return lambda batch: F.normalize((F.normalize(batch.float()) - mean) * stretch)
+
+    return way(mean, variance, target_variance), way(target_mean, target_variance, variance)
+
+
 def spread_rows(size: int) -> Tensor:
     """Give row numbers spread evenly over a domain, among which neighbours are sought: all, if not too many."""
     return torch.linspace(0, size - 1, min(size, _MOST_CANDIDATES)).round().long()
 
 
-@dataclass(frozen=True)
 class _Place:
-    """Where neighbours are sought: some samples' features of length one, their columns of all, and a share of those."""
+    """A domain where neighbours are sought: how many by their share of it, among samples spread over it."""
 
-    features: Tensor
-    columns: Tensor
-    width: int
-    share: float
+    def __init__(self, domain: Domain, comparable: Callable[[Tensor], Tensor], neighbours: float) -> None:
+        self.domain, self.comparable = domain, comparable
+        self.columns = spread_rows(len(domain))
+        self.features = comparable(domain.batch(self.columns))
+        self.most = min(max(_FEWEST_NEIGHBOURS, round(neighbours * len(domain))), _MOST_NEIGHBOURS)
 
-    def nearest(self, batches: Iterable[Tensor], themselves: bool = False) -> csr_array:
+    def nearest(self, batches: Iterable[Tensor], themselves: bool) -> csr_array:
         """Give the weights of each sample's nearest ones here; with ``themselves``, row i is not its own neighbour."""
-        most = min(max(_FEWEST_NEIGHBOURS, round(self.share * self.width)), _MOST_NEIGHBOURS)
-        most = min(most, len(self.columns) - themselves)
+        most = min(self.most, len(self.columns) - themselves)
         weights, columns, start = [], [], 0
         for batch in batches:
             alike = batch @ self.features.T
@@ -156,7 +165,7 @@ class _Place:
             columns.append(self.columns[found])
             start += len(batch)
         entries = (torch.cat(weights).numpy().ravel(), torch.cat(columns).numpy().ravel(), most * np.arange(start + 1))
-        return csr_array(entries, shape=(start, self.width))
+        return csr_array(entries, shape=(start, len(self.domain)))
 
 
 def _counter(count: Count | None, of: int) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:

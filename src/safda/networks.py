@@ -77,6 +77,21 @@ class Bottleneck(nn.Module):
         return cast(Tensor, norm(projected))
 
 
+def unit_moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Give mean and variance of each dimension, over features made of length one, in double precision.
+
+    >>> mean, variance = unit_moments([torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0], [0.0, 3.0], [4.0, 0.0]])])
+    >>> mean.tolist(), variance.tolist()
+    ([0.5, 0.5], [0.25, 0.25])
+    """
+    count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for batch in batches:
+        rows = F.normalize(batch.to(total))
+        count, total, squares = count + len(rows), total + rows.sum(0), squares + rows.square().sum(0)
+    mean = total / count
+    return mean, squares / count - mean.square()
+
+
 class Centred(nn.Module):
     """Features as B learns fastest from them: each of length one, then centred, and of unit variance on average.
 
@@ -92,14 +107,9 @@ class Centred(nn.Module):
 
     def learn(self, batches: Iterable[Tensor]) -> None:
         """Take mean and scale from all features that there are."""
-        count, total, squares = 0, torch.zeros_like(self.mean, dtype=torch.float64), 0.0
-        for batch in batches:
-            rows = F.normalize(batch.to(total))
-            count, total, squares = count + len(rows), total + rows.sum(0), squares + rows.square().sum().item()
-        mean = total / count
-        variance = squares / count - mean.square().sum().item()
+        mean, variance = unit_moments(batches)
         self.mean.copy_(mean)
-        self.scale.fill_((len(mean) / max(variance, 1e-12)) ** 0.5)
+        self.scale.fill_(variance.mean().clamp_min(1e-12 / len(mean)).rsqrt())
 
     def forward(self, features: Tensor) -> Tensor:
         """Scale and centre."""
