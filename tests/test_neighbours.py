@@ -34,7 +34,6 @@ def links_pair_by_pair(source, target, share, across):
     common = np.sqrt(units[0].std(0) * units[1].std(0))
     unit = np.concatenate([common * StandardScaler().fit_transform(rows) for rows in units])
     domain = np.repeat([0, 1], [len(source), len(target)])
-    across *= round(share * len(target)) / round(share * len(source))
     near = [[set() for _ in unit] for _ in range(2)]  # near[d][i]: the neighbours of i in domain d
     for d in range(2):
         there = np.flatnonzero(domain == d)

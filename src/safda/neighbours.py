@@ -31,7 +31,8 @@ _ROUNDS = 20  # from neighbour to neighbour; what is further away counts for lit
 
 
 class Neighbourhood:
-    """The nearest neighbours of each target sample, and the labels that predictions become among them.
+    """The nearest neighbours of each target sample, by the cosine of features that :func:`_comparable` has
+    made alike.
 
     Args:
         source: the labelled domain; samples of both must be features.
@@ -39,7 +40,7 @@ class Neighbourhood:
         neighbours: how many each sample has in a domain, as a share of n/K, the mean size of a class there: three at
             least, and a hundred at most.
         share: the neighbours' part α in a label.
-        across: what the neighbours in the source count together, beside those in the target, if as near in features.
+        across: what a neighbour in the other domain counts, beside one in the same: near in features, but a shift away.
         count: told how far the search is.
 
     Example:
@@ -88,12 +89,12 @@ class Neighbourhood:
 def target_links(
     source: Domain, target: Domain, neighbours: float, across: float, count: Count | None = None
 ) -> tuple[Tensor, csr_array]:
-    """Find who is linked to the target's samples, and how strongly: by the cosine of :func:`_comparable` features.
+    """Find who is linked to the target's samples, and how strongly.
 
     Args:
         source, target: domains of features.
         neighbours: how many each sample has in a domain, as a share of its size.
-        across: what a sample's links to the other domain count together, beside those within the target.
+        across: what a link between the domains counts, beside one within.
         count: told how many searches of how many are done.
 
     Returns:
@@ -111,7 +112,7 @@ def target_links(
 
     source_source, source_target = nearest(there, there), nearest(there, here)
     target_source, target_target = nearest(here, there), nearest(here, here)
-    between = across * here.most / there.most * _linked(target_source, source_target.T)
+    between = across * _linked(target_source, source_target.T)
     links = block_array(
         [[_linked(source_source, source_source.T), between.T], [between, _linked(target_target, target_target.T)]]
     )
