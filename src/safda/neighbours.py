@@ -31,8 +31,7 @@ _ROUNDS = 20  # from neighbour to neighbour; what is further away counts for lit
 
 
 class Neighbourhood:
-    """The nearest neighbours of each target sample, by the cosine of features that :func:`_comparable` has
-    made alike.
+    """The nearest neighbours of each target sample, and the labels that predictions become among them.
 
     Args:
         source: the labelled domain; samples of both must be features.
@@ -89,7 +88,7 @@ class Neighbourhood:
 def target_links(
     source: Domain, target: Domain, neighbours: float, across: float, count: Count | None = None
 ) -> tuple[Tensor, csr_array]:
-    """Find who is linked to the target's samples, and how strongly.
+    """Find who is linked to the target's samples, and how strongly: by the cosine of :func:`_comparable` features.
 
     Args:
         source, target: domains of features.
