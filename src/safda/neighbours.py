@@ -58,7 +58,7 @@ class Neighbourhood:
         target: Domain,
         neighbours: float = 0.2,
         share: float = 0.9,
-        across: float = 0.1,
+        across: float = 0.05,
         count: Count | None = None,
     ) -> None:
         labels, classes = source.labelled("a search for neighbours")

@@ -175,7 +175,7 @@ class SAF:
     )
     neighbour_share: float = knob(0.9, "the neighbours' part in a label that spreads", low=0.0, high=1.0)
     neighbour_across: float = knob(
-        0.1, "what a neighbour in the source counts, beside one in the target; 0: nothing", low=0.0, high=1.0
+        0.05, "what a neighbour in the source counts, beside one in the target; 0: nothing", low=0.0, high=1.0
     )
     sharpen: float = knob(
         1.0, "raise pseudo-labels to this power, and normalise (not in the paper)", low=0.1, high=100.0
