@@ -25,7 +25,7 @@ def source():
 
 @pytest.fixture
 def target():
-    return Domain("target", features(60, seed=0))
+    return Domain("target", features(60, seed=0) * torch.tensor([1, 3, 0.5, 2, 1]) + torch.tensor([0, 1, 0, -1, 0]))
 
 
 def links_pair_by_pair(source, target, share, across):
@@ -53,6 +53,12 @@ def links_pair_by_pair(source, target, share, across):
 def test_links_are_those_between_nearest_neighbours_by_cosine_of_features_alike_in_both_domains(source, target):
     rows, links = target_links(source, target, 0.1, 0.2)
     np.testing.assert_array_equal(rows, np.arange(40))
+    np.testing.assert_allclose(links.toarray(), links_pair_by_pair(source, target, 0.1, 0.2)[40:], atol=1e-5)
+
+
+def test_a_dimension_that_one_domain_does_not_use_is_not_compared(source, target):
+    source.inputs[:, 4] = 0
+    _, links = target_links(source, target, 0.1, 0.2)
     np.testing.assert_allclose(links.toarray(), links_pair_by_pair(source, target, 0.1, 0.2)[40:], atol=1e-5)
 
 
