@@ -109,7 +109,7 @@ class Centred(nn.Module):
         """Take mean and scale from all features that there are."""
         mean, variance = unit_moments(batches)
         self.mean.copy_(mean)
-        self.scale.fill_(variance.mean().clamp_min(1e-12 / len(mean)).rsqrt())
+        self.scale.fill_((len(mean) / variance.sum().clamp_min(1e-12)).sqrt())
 
     def forward(self, features: Tensor) -> Tensor:
         """Scale and centre."""
