@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from safda.adapted import start
+from safda.api import start
 from safda.bench.benchmark import Benchmark, from_dict, load_benchmark
 from safda.bench.cells import limited
 from safda.bench.engines import Engine

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from safda.data import Domain, Stream, load_domain
 from safda.data.feed import training_batches
-from safda.data.pictures import Pictures
+from safda.data.pictures import Pictures, Transform
 from safda.networks import Backbone, guard_torchvision
 
 BATCH = 32
@@ -51,7 +51,7 @@ def compare(path: Path, cache: Path, rounds: int, pictures: int) -> dict[str, di
     """Measure all pipelines in turns; ratios are to the ordinary one."""
     domain = load_domain(path)
     assert isinstance(domain.inputs, Pictures)
-    plain, cached = (Domain(domain.name, domain.inputs.at(224, place)) for place in (None, cache))
+    plain, cached = (Domain(domain.name, domain.inputs.at(Transform(224), place)) for place in (None, cache))
     for _ in ours(cached, len(domain)):
         pass  # fills the cache
     pipelines: dict[str, Callable[[], Iterable[Tensor]]] = {

@@ -170,12 +170,12 @@ def test_tensorboard_gets_the_metrics(files, tmp_path, capsys):
 
 
 def test_what_nobody_foresaw_is_one_line_too(files, tmp_path, capsys, monkeypatch):
-    import safda.adapted
+    import safda.api
 
     def breaks(*_, **__):
         raise RuntimeError("out of\nmemory")
 
-    monkeypatch.setattr(safda.adapted, "start", breaks)
+    monkeypatch.setattr(safda.api, "start", breaks)
     code, _, err = run(capsys, "fit", *files, "-o", tmp_path / "run")
     assert code == 1
     assert err == "safda: unexpected error: RuntimeError: out of memory; --traceback shows where it came from\n"

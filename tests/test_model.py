@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from safda.model import AdaptationModel
 from safda.networks import Bottleneck, Centred, Dropout, SynchronisedBatchNorm, make_backbone, synchronise_batch_norm
-from safda.recipe import Recipe
+from safda.recipe import Network, Recipe
 from safda.schedules import ramp
 
 DIM, CLASSES = 7, 3
@@ -193,7 +193,7 @@ def test_a_synchronised_norm_in_one_process_is_the_plain_one():
 def test_a_timm_backbone_is_made_by_name_and_a_wrong_name_is_told():
     from safda.errors import SafdaError
 
-    backbone, dim = make_backbone("resnet10t", torch.zeros(3, 32, 32), pretrained=False)
+    backbone, dim = make_backbone(Network(backbone="resnet10t"), torch.zeros(3, 32, 32))
     assert backbone(torch.zeros(2, 3, 32, 32)).shape == (2, dim)
     with pytest.raises(SafdaError, match="'resnet10x'"):
-        make_backbone("resnet10x", torch.zeros(3, 32, 32), pretrained=False)
+        make_backbone(Network(backbone="resnet10x"), torch.zeros(3, 32, 32))

@@ -16,7 +16,7 @@ from PIL import Image
 import safda
 from safda.data import load_domain
 from safda.data.inspection import inspect
-from safda.data.pictures import decoded
+from safda.data.pictures import Transform, decoded
 from safda.data.preflight import preflight
 from safda.errors import SafdaError
 from safda.features import for_network
@@ -263,7 +263,7 @@ def test_the_zoo_what_can_be_read_is_read_right(tmp_path, name):
     assert found.problem == ""
     assert found.traits == traits
     assert found.size == (wanted.shape[1], wanted.shape[0])
-    pixels = decoded(file, min(found.size)).permute(1, 2, 0).numpy().astype(int)
+    pixels = decoded(file, Transform(min(found.size), crop=1)).permute(1, 2, 0).numpy().astype(int)
     assert pixels.shape == wanted.shape
     assert np.abs(pixels - wanted).mean() <= tolerance
 
@@ -309,7 +309,7 @@ def test_the_zoo_as_a_domain(zoo):
     assert not [name for name in (*domain.ids, *skipped) if "hidden" in name or "Thumbs" in name]
     assert {r"bee/line\nbreak.png", r"bee/not-utf8-\xff.png"} <= set(domain.ids)
     assert domain.classes == ("ant", "bee", "caf\u00e9", "cat")  # one spelling, whatever the disk's
-    everything = for_network(domain, 32).batch(torch.arange(len(domain)))
+    everything = for_network(domain, Transform(32)).batch(torch.arange(len(domain)))
     assert everything.shape == (len(domain), 3, 32, 32)
 
 

@@ -15,21 +15,22 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import safda
-from safda.adapted import resume
+from safda.api import resume
 from safda.cli import main
 from safda.data import Stream, load_domain
 from safda.data.feed import read_ahead, training_batches
-from safda.data.pictures import DecodedStore, decoded, random_box
+from safda.data.pictures import DecodedStore, Transform, decoded, random_box
 from safda.errors import SafdaError
 from safda.features import for_network
 from safda.networks import guard_torchvision, make_backbone, picture_config
+from safda.recipe import Network
 from safda.runs import RunFolder
 from safda.training import weights_of
 from tests.conftest import TINY
 from tests.test_pictures import COLOURS, content, folder, noise, write
 from tests.test_training import Killed, killed_at
 
-SMALL = {**TINY, "steps": 9, "checkpoint_every": 4, "network.backbone": "small-cnn", "network.pretrained": False}
+SMALL = {**TINY, "steps": 9, "checkpoint_every": 4}
 
 
 @pytest.fixture
@@ -38,7 +39,8 @@ def both(tmp_path):
 
 
 def fit(both, out=None, **changes):
-    return safda.fit(*both, out=out, cpu=True, **{**SMALL, **changes})
+    """Train a small network from scratch."""
+    return safda.fit(*both, out=out, recipe="digits", cpu=True, **{**SMALL, **changes})
 
 
 def weights(path):
@@ -49,7 +51,7 @@ def weights(path):
 
 
 def test_a_batch_is_the_same_whatever_the_threads_and_wherever_one_starts(both):
-    domains = [for_network(load_domain(path), 32) for path in both]
+    domains = [for_network(load_domain(path), Transform(32)) for path in both]
 
     def batches(steps, threads, share=slice(None)):
         streams = [Stream(len(domain), 5, 3, i) for i, domain in enumerate(domains)]
@@ -114,15 +116,15 @@ def test_inputs_are_what_torchvision_makes_of_the_file(tmp_path):
     for name, kind, tolerance in (("a.png", "PNG", 0.5), ("b.jpg", "JPEG", 1.5)):  # a JPEG is decoded at half its size
         file = write(tmp_path / "d" / name, content(smooth, kind, **({"quality": 95} if kind == "JPEG" else {})))
         row = sorted(p.name for p in (tmp_path / "d").iterdir()).index(name)
-        ours = for_network(load_domain(tmp_path / "d"), 224).batch(torch.tensor([row]))[0]
+        ours = for_network(load_domain(tmp_path / "d"), Transform(224)).batch(torch.tensor([row]))[0]
         difference = (ours.float() - usual(Image.open(file)).float()).abs()
         assert difference.mean() < tolerance
 
 
 def test_a_strip_does_not_fill_the_memory(tmp_path):
     file = write(tmp_path / "d" / "strip.png", content(Image.new("RGB", (6000, 2), "red")))
-    assert decoded(file, 256).shape == (3, 1, 1024)
-    domain = for_network(load_domain(tmp_path / "d"), 32)
+    assert decoded(file, Transform(224)).shape == (3, 1, 1024)
+    domain = for_network(load_domain(tmp_path / "d"), Transform(32))
     assert domain.batch(torch.tensor([0]), np.full((1, 41), 0.3)).shape == (1, 3, 32, 32)
 
 
@@ -201,7 +203,7 @@ def test_pictures_can_be_learned_and_skipped_files_are_told(both, tmp_path, caps
 
 def test_features_are_computed_once_and_only_where_something_changed(both, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SAFDA_CACHE", str(tmp_path / "cache"))
-    backbone, _ = make_backbone("small-cnn", torch.zeros(3, 32, 32), pretrained=False)
+    backbone, _ = make_backbone(Network(), torch.zeros(3, 32, 32))
     file = tmp_path / "w.safetensors"
     save_file(weights_of(backbone), file)
     words = ["features", str(both[0]), "--backbone", "small-cnn", "--weights", str(file)]
@@ -228,7 +230,7 @@ def test_an_interrupted_extraction_goes_on_where_it_was(tmp_path, monkeypatch):
     from safda.data import features as cache
 
     root = folder(tmp_path / "d", per_class=5)
-    domain = for_network(load_domain(root), 32)
+    domain = for_network(load_domain(root), Transform(32))
     monkeypatch.setattr(cache, "_BATCH", 4)
     seen = []
 
@@ -240,7 +242,7 @@ def test_an_interrupted_extraction_goes_on_where_it_was(tmp_path, monkeypatch):
 
     with pytest.raises(Killed):
         cache.cached_features(domain, lambda p: extract(p, 2), "test-interrupted", 3)
-    (rows,) = (cache.cache_folder() / "features" / "test-interrupted-32-3").glob("*.rows")
+    (rows,) = (cache.cache_folder() / "features" / "test-interrupted-32-36-bilinear-3").glob("*.rows")
     with rows.open("ab") as file:
         file.write(b"half a row")  # as a kill between rows and digests leaves it
     seen.clear()
@@ -290,10 +292,12 @@ def test_pictures_in_memory_can_be_frozen_too():
 
 
 def test_a_timm_backbone_brings_its_own_size_mean_and_std():
-    assert picture_config("resnet50") == (224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    side, mean, std = picture_config("tf_efficientnet_lite0")
-    assert (side, tuple(mean), tuple(std)) == (224, (0.5,) * 3, (0.5,) * 3)
-    assert picture_config("vit_small_patch14_dinov2")[0] == 518
+    imagenet = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    assert picture_config("resnet50.tv_in1k") == (224, 0.875, "bilinear", False, *imagenet)
+    assert picture_config("resnet50") == (224, 0.95, "bicubic", False, *imagenet)  # which timm takes for a1_in1k
+    assert picture_config("tf_efficientnet_lite0") == (224, 0.875, "bicubic", False, (0.5,) * 3, (0.5,) * 3)
+    assert picture_config("vit_small_patch14_dinov2").side == 518
+    assert picture_config("coat_lite_medium_384").squash
 
 
 def test_a_whole_batch_is_normalised_as_torchvision_does_it():
@@ -304,7 +308,7 @@ def test_a_whole_batch_is_normalised_as_torchvision_does_it():
         def forward(self, pictures):
             return pictures.flatten(2).mean(2)
 
-    backbone, width = make_backbone("", torch.zeros(3, 8, 8, dtype=torch.uint8), False, given=Mean())
+    backbone, width = make_backbone(Network(), torch.zeros(3, 8, 8, dtype=torch.uint8), given=Mean())
     pictures = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
     usual = transforms.normalize(pictures.float() / 255, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     assert width == 3
@@ -313,7 +317,7 @@ def test_a_whole_batch_is_normalised_as_torchvision_does_it():
 
 def test_a_vision_transformer_takes_the_size_that_is_asked_for():
     sample = torch.zeros(3, 28, 28, dtype=torch.uint8)
-    backbone, width = make_backbone("vit_tiny_patch16_224", sample.new_zeros(3, 32, 32), pretrained=False)
+    backbone, width = make_backbone(Network(backbone="vit_tiny_patch16_224"), sample.new_zeros(3, 32, 32))
     assert backbone(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, width)
 
 
@@ -325,13 +329,13 @@ def test_local_weights_are_loaded_whole_or_not_at_all(tmp_path):
     whole = timm.create_model("resnet10t", num_classes=5)
     file = tmp_path / "w.safetensors"
     save_file(whole.state_dict(), file)  # with a classifier that the backbone has not
-    backbone, _ = make_backbone("resnet10t", sample, pretrained=True, weights=str(file))
+    backbone, _ = make_backbone(Network(backbone="resnet10t", pretrained=True, weights=str(file)), sample)
     assert torch.equal(backbone.network.layer1[0].conv1.weight, whole.layer1[0].conv1.weight)
 
     def refused(changed, words):
         save_file(changed, file)
         with pytest.raises(SafdaError, match=words) as caught:
-            make_backbone("resnet10t", sample, pretrained=False, weights=str(file))
+            make_backbone(Network(backbone="resnet10t", weights=str(file)), sample)
         assert "\n" not in str(caught.value)
 
     good = whole.state_dict()
@@ -342,9 +346,9 @@ def test_local_weights_are_loaded_whole_or_not_at_all(tmp_path):
     refused({"a": torch.zeros(1)}, r"it lacks .*, … \(\d+ in all\)")
     file.write_bytes(b"nonsense")
     with pytest.raises(SafdaError, match="not a readable weights file"):
-        make_backbone("resnet10t", sample, pretrained=False, weights=str(file))
+        make_backbone(Network(backbone="resnet10t", weights=str(file)), sample)
     with pytest.raises(SafdaError, match="no such file"):
-        make_backbone("resnet10t", sample, pretrained=False, weights=str(tmp_path / "none.safetensors"))
+        make_backbone(Network(backbone="resnet10t", weights=str(tmp_path / "none.safetensors")), sample)
 
 
 def test_any_module_will_do(both, tmp_path):
@@ -353,15 +357,15 @@ def test_any_module_will_do(both, tmp_path):
         return nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
 
     given = {"network.image_size": 24}
-    adapted = safda.fit(*both, out=tmp_path / "run", cpu=True, backbone=make(), **{**SMALL, **given})
+    adapted = fit(both, tmp_path / "run", backbone=make(), **given)
     with pytest.raises(Killed):
-        safda.fit(*both, out=tmp_path / "cut", cpu=True, backbone=make(), watch=killed_at(5), **{**SMALL, **given})
+        fit(both, tmp_path / "cut", backbone=make(), watch=killed_at(5), **given)
     resume(tmp_path / "cut", cpu=True, backbone=make())
     assert weights(tmp_path / "cut") == weights(tmp_path / "run")
     again = safda.Adapted.load(tmp_path / "run", backbone=make())
     np.testing.assert_array_equal(again.predict(both[1]).probabilities, adapted.predict(both[1]).probabilities)
     with pytest.raises(SafdaError, match="must give n×d features"):
-        safda.fit(*both, cpu=True, backbone=nn.Conv2d(3, 4, 3), **{**SMALL, **given})
+        fit(both, backbone=nn.Conv2d(3, 4, 3), **given)
 
 
 # --------------------------------------------------------------------------------------------------- command line
@@ -369,7 +373,7 @@ def test_any_module_will_do(both, tmp_path):
 
 def test_from_two_folders_to_predictions_on_the_command_line(both, tmp_path, capsys):
     write(both[1] / "bee" / "broken.jpg", b"no picture")
-    small = [w for k, v in SMALL.items() for w in (f"--{k.replace('_', '-')}", str(v).lower())]
+    small = ["--recipe", "digits", *(w for k, v in SMALL.items() for w in (f"--{k.replace('_', '-')}", str(v)))]
     assert main(["doctor", *map(str, both), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["target"]["skipped"] == {"not a picture": ["bee/broken.jpg"]}
     assert main(["doctor", *map(str, both)]) == 0
@@ -402,5 +406,5 @@ def test_counting_is_shown_in_a_terminal_and_nowhere_else():
         assert ("3/10" in console.file.getvalue()) == terminal
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     with TrainingView("a → b", 10, console) as view:
-        view.count(32, 99)
+        view.progress(32, 99, "neighbours")
     assert "32/99" in console.file.getvalue()

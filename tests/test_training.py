@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import safda
 from safda import runs, saf
-from safda.adapted import resume
+from safda.api import resume
 from safda.data import load_domain, mixed_seed
 from safda.errors import SafdaError
 from safda.runs import RunFolder

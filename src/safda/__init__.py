@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from safda.adapted import Adapted, fit, resume
+    from safda.adapted import Adapted
+    from safda.api import fit, resume
     from safda.errors import SafdaError
     from safda.estimator import SAFClassifier
     from safda.recipe import Recipe, preset
@@ -26,9 +27,9 @@ _HOME = {
     "Recipe": "safda.recipe",
     "SAFClassifier": "safda.estimator",
     "SafdaError": "safda.errors",
-    "fit": "safda.adapted",
+    "fit": "safda.api",
     "preset": "safda.recipe",
-    "resume": "safda.adapted",
+    "resume": "safda.api",
 }
 
 

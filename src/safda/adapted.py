@@ -1,9 +1,9 @@
-"""A trained classifier with its class names: predict, evaluate, save, load. And :func:`fit`, which makes one."""
+"""A trained classifier with its class names: predict, evaluate, save, load. :func:`safda.fit` makes one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from safda.data import Domain, load_domain
-from safda.data.feed import Count, evaluation_batches, feature_batches
-from safda.data.pictures import Pictures
+from safda.data.feed import Count, evaluation_batches
+from safda.data.pictures import Transform
 from safda.errors import SafdaError, nearest
-from safda.features import for_network, frozen_features, picture_side
+from safda.features import for_network, frozen_features
 from safda.model import AdaptationModel
-from safda.networks import Centred
-from safda.recipe import Recipe, load_recipe, preset
+from safda.recipe import Recipe
 from safda.runs import RunFolder
 from safda.scoring import Evaluation, score
 from safda.tables import write_table
-from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train, weights_of
+from safda.training import load_weights, size_of, weights_of
 
 
 @dataclass(frozen=True)
@@ -73,13 +72,21 @@ class Predictions:
             columns.update({f"p({c})": p.tolist() for c, p in zip(self.classes, self.probabilities.T, strict=True)})
         return columns
 
-    def write(self, path: str | Path, all_probabilities: bool = False) -> None:
-        """Write ``.csv``, ``.jsonl`` or ``.parquet``, whole or not at all."""
-        write_table(Path(path), self.table(all_probabilities))
+    def write(
+        self, path: str | Path, all_probabilities: bool = False, more: Mapping[str, list[Any]] | None = None
+    ) -> None:
+        """Write ``.csv``, ``.jsonl`` or ``.parquet``, whole or not at all; ``more`` has further columns."""
+        write_table(Path(path), {**self.table(all_probabilities), **(more or {})})
 
 
 class Adapted:
     """A classifier that training has adapted to a target.
+
+    Attributes:
+        model: the network.
+        classes: names of the classes.
+        data: what its run folder remembers of the data.
+        summary: what is to be said of it without labels (:func:`safda.verdict.summarise`), where that was asked for.
 
     Example:
         >>> import numpy, safda
@@ -92,21 +99,29 @@ class Adapted:
     """
 
     def __init__(self, model: AdaptationModel, classes: tuple[str, ...], data: dict[str, Any]) -> None:
-        self.model, self.classes, self._data = model.eval(), classes, data
+        self.model, self.classes, self.data = model.eval(), classes, data
+        self.summary: dict[str, Any] | None = None
 
     @property
     def recipe(self) -> Recipe:
         """The experiment that made it."""
         return self.model.recipe
 
+    def predict(self, data: Any, count: Count | None = None) -> Predictions:
+        """Predict the class of every sample.
+
+        Args:
+            data: a domain: a name, a path or an array.
+            count: told (done, of how many) while a frozen backbone looks at pictures it has not seen.
+        """
+        domain = for_network(load_domain(data), transform_of(self.data))
+        check_shape(domain, tuple(self.data["input_shape"]))
+        return self.answer(frozen_features(self.model, domain, count))
+
     @torch.inference_mode()
-    def predict(self, data: Any) -> Predictions:
-        """Predict the class of every sample of a domain: a name, a path or an array."""
-        shape = tuple(self._data["input_shape"])
-        domain = for_network(load_domain(data), shape[-1])
-        check_shape(domain, shape)
+    def answer(self, domain: Domain) -> Predictions:
+        """Predict samples that are in the network's own form: its inputs, or features of a frozen backbone."""
         device = next(self.model.parameters()).device
-        domain = frozen_features(self.model, domain)
         parts = [self.model.predict(inputs.to(device)) for inputs in evaluation_batches(domain)]
         logits, embedding = (torch.cat(part).float().cpu() for part in zip(*parts, strict=True))
         ids = domain.ids or tuple(str(row) for row in range(len(domain)))
@@ -132,7 +147,7 @@ class Adapted:
 
     def save(self, path: str | Path) -> None:
         """Write a folder that :meth:`load` reads, and every command that takes a run."""
-        run = RunFolder.create(path, self.recipe, self._data, size_of(self.model))
+        run = RunFolder.create(path, self.recipe, self.data, size_of(self.model))
         run.save_model(weights_of(self.model))
 
     @classmethod
@@ -145,156 +160,20 @@ class Adapted:
         """
         run = RunFolder.open(path)
         weights = run.load_model()
-        model, classes = _empty_model(run, backbone)
-        load_weights(model, weights, str(path))
-        return cls(model, classes, run.data)
+        adapted = cls.empty(run, backbone)
+        load_weights(adapted.model, weights, str(path))
+        adapted.summary = run.summary
+        return adapted
 
-
-def fit(
-    source: Any,
-    target: Any,
-    *,
-    out: str | Path | None = None,
-    recipe: Recipe | str | Path | None = None,
-    watch: Watch | None = None,
-    cpu: bool = False,
-    trackers: tuple[str, ...] = (),
-    backbone: nn.Module | None = None,
-    cache_decoded: bool = False,
-    strict: bool = False,
-    **overrides: Any,
-) -> Adapted:
-    """Adapt a classifier from a labelled source to an unlabelled target.
-
-    Args:
-        source: a domain with labels: a name, the path of a folder or a file, or a pair (features, labels).
-        target: a domain; labels it may have are dropped at the door.
-        out: a new run folder; None keeps everything in memory.
-        recipe: a recipe, a preset's name or a TOML file; by default ``digits`` for the embedded digits,
-            ``pictures`` for pictures and ``default`` for arrays.
-        watch: called after every step.
-        cpu: stay on the CPU even where there is a GPU.
-        trackers: experiment trackers that accelerate knows, such as ``"tensorboard"``.
-        backbone: a network of your own for F: from n×3×h×w to n×d. It is trained in place.
-        cache_decoded: keep decoded pictures on disk, which takes some 200 kB for each at 224 pixels.
-        strict: make an error of pictures that cannot be read, instead of skipping them.
-        overrides: knobs by their path, as in ``steps=500`` or ``**{"adversary.name": "cdan"}``.
-    """
-    source, target = load_domain(source, "source", strict=strict), load_domain(target, "target", strict=strict)
-    if not isinstance(recipe, Recipe):
-        recipe = default_recipe(source) if recipe is None else load_recipe(recipe)
-    recipe = recipe.override(overrides)
-    adapted, outcome = start(
-        source, target, recipe, out, watch, cpu, trackers, backbone=backbone, cache_decoded=cache_decoded
-    )
-    if outcome.stopped_by:
-        where = f"; safda.resume({str(out)!r}) goes on with it" if out else ""
-        raise SafdaError(f"stopped by {outcome.stopped_by.name} after step {outcome.step}{where}")
-    return adapted
-
-
-def default_recipe(source: Domain) -> Recipe:
-    """Give the recipe for a source that comes without one."""
-    if isinstance(source.inputs, Pictures):
-        return preset("pictures")
-    return preset("digits" if source.name.startswith("digits-") else "default")
-
-
-def start(
-    source: Domain,
-    target: Domain,
-    recipe: Recipe,
-    out: str | Path | None = None,
-    watch: Watch | None = None,
-    cpu: bool = False,
-    trackers: tuple[str, ...] = (),
-    *,
-    backbone: nn.Module | None = None,
-    cache_decoded: bool = False,
-    count: Count | None = None,
-) -> tuple[Adapted, Outcome]:
-    """Begin a run: check the domains, make the folder and the model, train."""
-    _, classes = source.labelled("a training source")
-    if len(classes) < 2:
-        raise SafdaError(f"{source.name}: has one class only ({classes[0]!r}); a classifier needs two or more")
-    side = picture_side(source, recipe, backbone)
-    source, target = (for_network(domain, side, cache_decoded) for domain in (source, target.unlabelled()))
-    shape = tuple(source.inputs.shape[1:])
-    check_shape(target, shape)
-    data = {
-        "source": _origin(source),
-        "target": _origin(target),
-        "input_shape": list(shape),
-        "input_type": str(source.inputs.dtype).removeprefix("torch."),
-        "classes": list(classes),
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        model = AdaptationModel(recipe, source.blank(), len(classes), backbone)
-    accelerator = make_accelerator(recipe, cpu=cpu, trackers=trackers, folder=Path(out) if out else None)
-    with accelerator.main_process_first():
-        model.to(accelerator.device)
-        source, target = (frozen_features(model, domain, count) for domain in (source, target))
-    if isinstance(model.centring, Centred):
-        knob = "network.features = 'centred'"
-        model.centring.learn(chain.from_iterable(feature_batches(domain, knob) for domain in (source, target)))
-    run = None
-    if out is not None:
-        if accelerator.is_main_process:
-            RunFolder.create(out, recipe, data, size_of(model))
-        accelerator.wait_for_everyone()
-        run = RunFolder.open(out)
-    outcome = train(model, source, target, accelerator=accelerator, run=run, watch=watch, count=count)
-    return Adapted(model, classes, data), outcome
-
-
-def resume(
-    path: str | Path,
-    *,
-    source: Any = None,
-    target: Any = None,
-    watch: Watch | None = None,
-    cpu: bool = False,
-    trackers: tuple[str, ...] = (),
-    backbone: nn.Module | None = None,
-    cache_decoded: bool = False,
-    count: Count | None = None,
-) -> tuple[Adapted, Outcome]:
-    """Go on with a run that was stopped, from its last checkpoint, on the same data.
-
-    Args:
-        path: the run folder.
-        source: the same source again, if it was an array; one that has a name is found by it.
-        target: the same target again, if it was an array.
-        watch: called after every step.
-        cpu: stay on the CPU even where there is a GPU.
-        trackers: experiment trackers that accelerate knows.
-        backbone: the same network again, if one was handed over.
-        cache_decoded: keep decoded pictures on disk.
-        count: told (done, of how many) samples while anything is made ready for the first step.
-    """
-    run = RunFolder.open(path)
-    if run.finished:
-        return Adapted.load(path, backbone), Outcome(run.recipe.steps, None)
-    data = run.data
-    domains = []
-    for role, given in (("source", source), ("target", target)):
-        if given is None and data[role]["name"] == role:
-            raise SafdaError(f"{path}: its {role} was an array; hand it over again: safda.resume(path, {role}=…)")
-        domain = load_domain(data[role]["name"] if given is None else given, role)
-        domain = domain if role == "source" else domain.unlabelled()
-        if domain.fingerprint() != data[role]["digest"]:
-            raise SafdaError(
-                f"{domain.name}: has changed since the run in {path} began; a resumed run needs the same data"
-            )
-        domains.append(for_network(domain, data["input_shape"][-1], cache_decoded))
-    model, classes = _empty_model(run, backbone)
-    accelerator = make_accelerator(run.recipe, cpu=cpu, trackers=trackers, folder=run.path)
-    if run.recipe.network.frozen:
-        load_weights(model, run.last_checkpoint().model, str(path))  # they hold the backbone that made the features
-        domains = [frozen_features(model, domain, count) for domain in domains]
-    outcome = train(model, *domains, accelerator=accelerator, run=run, watch=watch, resume=True, count=count)
-    return Adapted(model, classes, data), outcome
+    @classmethod
+    def empty(cls, run: RunFolder, backbone: nn.Module | None = None) -> Adapted:
+        """Make the network of a run, to be filled from its folder: no weights are looked for elsewhere."""
+        data, recipe = run.data, run.recipe
+        offline = replace(recipe, network=replace(recipe.network, pretrained=False, weights=""))
+        sample = torch.zeros(tuple(data["input_shape"]), dtype=getattr(torch, data["input_type"]))
+        model = AdaptationModel(offline, sample, len(data["classes"]), backbone)
+        model.recipe = recipe
+        return cls(model, tuple(data["classes"]), data)
 
 
 def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
@@ -304,26 +183,13 @@ def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
         raise SafdaError(f"{domain.name}: its samples are of shape {there}, the source's of shape {shape}")
 
 
-def _empty_model(run: RunFolder, backbone: nn.Module | None) -> tuple[AdaptationModel, tuple[str, ...]]:
-    """Make the network of a run; its weights come from the folder, so none are downloaded."""
-    data, recipe = run.data, run.recipe
-    classes = tuple(data["classes"])
-    offline = replace(recipe, network=replace(recipe.network, pretrained=False, weights=""))
-    sample = torch.zeros(tuple(data["input_shape"]), dtype=getattr(torch, data["input_type"]))
-    model = AdaptationModel(offline, sample, len(classes), backbone)
-    model.recipe = recipe
-    return model, classes
-
-
-def _origin(domain: Domain) -> dict[str, Any]:
-    path = Path(domain.name)
-    name = domain.name if domain.in_memory and path.suffix != ".npz" else str(path.resolve())
-    skipped = [list(each) for each in domain.skipped]
-    return {"name": name, "samples": len(domain), "digest": domain.fingerprint(), "skipped": skipped}
+def transform_of(data: Mapping[str, Any]) -> Transform:
+    """Tell how a run's backbone wants pictures; of a run on anything else, it says nothing."""
+    return Transform(**data.get("transform") or {"side": data["input_shape"][-1]})
 
 
 def _some(names: tuple[str, ...], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
-__all__ = ["Adapted", "Predictions", "default_recipe", "fit", "resume", "start"]
+__all__ = ["Adapted", "Predictions"]

@@ -64,12 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
-    from safda.adapted import default_recipe, start
+    from safda.api import start
     from safda.data.preflight import preflight
 
-    source, target = _both_domains(options)
-    recipe = load_recipe(options.recipe) if options.recipe else default_recipe(source)
-    recipe = recipe.override(_overrides(options), "command line")
+    recipe = _chosen_recipe(options)
+    source, target = _both_domains(options, recipe)
     if _is_first_process():
         for line in preflight(source, target.unlabelled(), recipe.batch).warnings:
             print(f"safda: note: {line}", file=sys.stderr)
@@ -83,9 +82,17 @@ def _fit(options: argparse.Namespace) -> int:
             options.cpu,
             tuple(options.track),
             cache_decoded=options.cache_decoded,
-            count=view.count,
+            progress=view.progress,
+            verdict=True,
         )
     return _told(options.out, outcome)
+
+
+def _chosen_recipe(options: argparse.Namespace) -> Recipe:
+    from safda.api import default_recipe
+
+    recipe = load_recipe(options.recipe) if options.recipe else default_recipe(options.source)
+    return recipe.override(_overrides(options), "command line")
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -94,7 +101,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from safda.view import preflight_table
 
     source, target = _both_domains(options)
-    result = preflight(source, target, preset("pictures").batch)
+    result = preflight(source, target, preset("default").batch)
     if options.json:
         print(json.dumps(result.to_dict(), ensure_ascii=False))
         return 0
@@ -109,22 +116,27 @@ def _features(options: argparse.Namespace) -> int:
     from safda.features import precompute
     from safda.recipe import preset
 
-    recipe = preset("pictures").override(_overrides(options), "command line")
+    recipe = preset("default").override(_overrides(options), "command line")
     with _counting("pictures") as count:
         result = precompute(options.data, recipe, count)
     _say(result, f"features of {result['pictures']} pictures are at hand, {result['computed']} of them new")
     return 0
 
 
-def _both_domains(options: argparse.Namespace) -> list[Any]:
-    from safda.data import load_domain
+def _both_domains(options: argparse.Namespace, recipe: Recipe | None = None) -> list[Any]:
+    """Load source and target; before any picture is opened, make sure that a recipe's backbone can be had."""
+    from safda.data import is_pictures, load_domain
 
+    if recipe is not None and is_pictures(options.source):
+        from safda.networks import check_backbone
+
+        check_backbone(recipe.network)
     with _counting("opening pictures") as count:
         return [load_domain(what, strict=options.strict, watch=count) for what in (options.source, options.target)]
 
 
 def _resume(options: argparse.Namespace) -> int:
-    from safda.adapted import resume
+    from safda.api import resume
     from safda.runs import RunFolder
 
     recipe = RunFolder.open(options.out).recipe
@@ -135,7 +147,8 @@ def _resume(options: argparse.Namespace) -> int:
             cpu=options.cpu,
             trackers=tuple(options.track),
             cache_decoded=options.cache_decoded,
-            count=view.count,
+            progress=view.progress,
+            verdict=True,
         )
     return _told(options.out, outcome)
 
@@ -196,16 +209,14 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from safda.adapted import default_recipe
-    from safda.data import load_domain
     from safda.tuning import tune
 
-    source, target = load_domain(options.source), load_domain(options.target)
-    recipe = load_recipe(options.recipe) if options.recipe else default_recipe(source)
+    recipe = _chosen_recipe(options)
+    source, target = _both_domains(options, recipe)
     tune(
         source,
         target,
-        recipe.override(_overrides(options), "command line"),
+        recipe,
         options.out,
         trials=options.trials,
         score=options.score,
@@ -236,11 +247,16 @@ def _told(run: Path, outcome: Outcome) -> int:
         )
         return 128 + int(outcome.stopped_by)
     from safda.runs import RunFolder
+    from safda.view import summary_table
 
-    last = RunFolder.open(run).metrics()[-1]
+    folder = RunFolder.open(run)
+    summary = folder.summary or {}
+    if sys.stdout.isatty():
+        _console().print(summary_table(summary))
     _say(
-        {"run": str(run), **last},
-        f"adapted in {outcome.step} steps, in {run}; next: safda predict {run} DATA -o predictions.csv",
+        {"run": str(run), **folder.metrics()[-1], "summary": summary},
+        f"{summary['words']}\nadapted in {outcome.step} steps; predictions: {run / 'predictions.csv'}; "
+        f"for other data: safda predict {run} DATA -o FILE",
     )
     return 0
 
@@ -257,7 +273,7 @@ def _console() -> Any:
 def _view(title: str, recipe: Recipe) -> Any:
     from safda.view import TrainingView
 
-    return TrainingView(title, recipe.steps, _console())
+    return TrainingView(title, recipe.all_steps, _console())
 
 
 def _counting(title: str) -> Any:
@@ -366,6 +382,7 @@ def _parser() -> _Parser:
     tune.add_argument("--score", default="information", metavar="NAME", help="information, entropy or density")
     tune.add_argument("--storage", metavar="URL", help="a database that many machines share (default: a file)")
     tune.add_argument("--recipe", metavar="R", help="where to start from: a TOML file or a preset")
+    _add_strict(tune)
     tune.add_argument("--cpu", action="store_true", help="stay on the CPU even where there is a GPU")
     _add_knobs(tune)
 
@@ -449,6 +466,14 @@ def _add_knobs(command: argparse.ArgumentParser, only: str | None = None) -> Non
                     action="store_const",
                     const="true",
                     help="no backbone training",
+                )
+            if section == "fine_tune":
+                groups[section].add_argument(
+                    "--fine-tune",
+                    dest="fine_tune.enabled",
+                    action="store_const",
+                    const="true",
+                    help="adapt with a frozen backbone, then train all of the network",
                 )
             if section == "saf":
                 groups[section].add_argument(

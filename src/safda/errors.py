@@ -10,6 +10,10 @@ class SafdaError(Exception):
     """Anything a user can mend. The message is one line; the command line shows it without a traceback."""
 
 
+class SafdaWarning(UserWarning):
+    """Something that a user should know and may have meant. The command line shows it as a note."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Name the known word that ``word`` was probably meant to be, as a phrase to end an error with.
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from safda.data import Domain, load_domain
 from safda.data.features import cached_features
 from safda.data.feed import Count
-from safda.data.pictures import Pictures
+from safda.data.pictures import Pictures, Transform
 from safda.data.places import cache_folder
 from safda.errors import SafdaError
 from safda.model import AdaptationModel
 from safda.networks import Backbone, make_backbone, picture_config
-from safda.recipe import Recipe
+from safda.recipe import Network, Recipe
 from safda.weights import digest_of
 
 
@@ -32,9 +32,9 @@ def precompute(data: Any, recipe: Recipe, count: Count | None = None) -> dict[st
     domain = load_domain(data, watch=count)
     if not isinstance(domain.inputs, Pictures):
         raise SafdaError(f"{domain.name}: is not a domain of pictures; its features are what it holds")
-    network = recipe.network
-    domain = for_network(domain, picture_side(domain, recipe, None))
-    backbone, width = make_backbone(network.backbone, domain.blank(), network.pretrained, network.weights, frozen=True)
+    network = replace(recipe.network, frozen=True)
+    domain = for_network(domain, picture_transform(network))
+    backbone, width = make_backbone(network, domain.blank())
     computed = 0
 
     def counted(done: int, of: int) -> None:
@@ -47,18 +47,17 @@ def precompute(data: Any, recipe: Recipe, count: Count | None = None) -> dict[st
     return {"pictures": len(domain), "computed": computed, "width": width, "skipped": len(domain.skipped)}
 
 
-def for_network(domain: Domain, side: int, cache_decoded: bool = False) -> Domain:
-    """Give a domain whose pictures, if it is of pictures, come in a network's input size."""
+def for_network(domain: Domain, transform: Transform, cache_decoded: bool = False) -> Domain:
+    """Give a domain whose pictures, if it is of pictures, come as a network wants them."""
     if not isinstance(domain.inputs, Pictures):
         return domain
-    return replace(domain, inputs=domain.inputs.at(side, cache_folder() / "decoded" if cache_decoded else None))
+    return replace(domain, inputs=domain.inputs.at(transform, cache_folder() / "decoded" if cache_decoded else None))
 
 
-def picture_side(source: Domain, recipe: Recipe, backbone: nn.Module | None) -> int:
-    """Give the side of the pictures that the backbone of a recipe, or the given one, wants; 0 for other inputs."""
-    if not isinstance(source.inputs, Pictures):
-        return 0
-    return recipe.network.image_size or picture_config(recipe.network.backbone, backbone)[0]
+def picture_transform(network: Network, given: nn.Module | None = None) -> Transform:
+    """Tell how the backbone that is named, or the given one, wants pictures."""
+    config = picture_config(network.backbone, given)
+    return Transform(network.image_size or config.side, config.crop, config.interpolation, config.squash)
 
 
 def frozen_features(model: AdaptationModel, domain: Domain, count: Count | None = None) -> Domain:

@@ -53,10 +53,9 @@ class AdaptationModel(nn.Module):
         network = recipe.network
         width = network.bottleneck_width
         self.recipe, self.classes = recipe, classes
-        self.backbone, feature_dim = make_backbone(
-            network.backbone, sample, network.pretrained, network.weights, network.frozen, backbone
-        )
-
+        with torch.random.fork_rng(devices=[], enabled=network.frozen):
+            # What a frozen one would draw is not used: the heads begin alike, whoever made the features.
+            self.backbone, feature_dim = make_backbone(network, sample, backbone)
         self.centring = Centred(feature_dim) if network.features == "centred" else nn.Identity()
 
         def new_bottleneck() -> Bottleneck:

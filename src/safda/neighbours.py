@@ -68,6 +68,11 @@ class Neighbourhood:
         self.predictions = torch.zeros(len(target), len(classes))
         self.labels = torch.zeros_like(self.predictions)
 
+    def begin(self, predictions: Tensor) -> None:
+        """Start from what a classifier says of every sample."""
+        self.predictions = predictions
+        self.spread()
+
     def update(self, rows: Tensor, predictions: Tensor) -> None:
         """Remember what the classifier says of these samples now, as probabilities."""
         self.predictions[rows.to(self.predictions.device)] = predictions.to(self.predictions)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from safda.errors import SafdaError, nearest
-from safda.weights import load_backbone
+from safda.errors import SafdaError, SafdaWarning, nearest
+from safda.recipe import Network
+from safda.weights import hub_file, load_backbone
 
 
 class Dropout(nn.Dropout):
@@ -155,20 +157,33 @@ class Backbone(nn.Module):
         mean: of each channel, where white is 1.
         std: likewise.
         frozen: whether it learns nothing.
+        fixed_norm: whether batch norm keeps its statistics while the rest learns: those of a small batch are too rough
+            to replace what a network was trained with.
     """
 
-    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float], frozen: bool) -> None:
+    def __init__(
+        self, network: nn.Module, mean: Sequence[float], std: Sequence[float], frozen: bool, fixed_norm: bool = False
+    ) -> None:
         super().__init__()
-        self.network = network.requires_grad_(not frozen)
-        self.frozen = frozen
+        self.network, self.fixed_norm = network, fixed_norm
+        self.freeze(frozen)
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.tensor(mean))
         self.register_buffer("std", torch.tensor(std))
 
+    def freeze(self, frozen: bool = True) -> None:
+        """Let it learn nothing from now on, or all."""
+        self.frozen = frozen
+        self.network.requires_grad_(not frozen)
+
     def train(self, mode: bool = True) -> Backbone:
         """Go into training mode, unless frozen."""
         super().train(mode and not self.frozen)
+        if self.fixed_norm:
+            for module in self.network.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
         return self
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -185,41 +200,31 @@ class Backbone(nn.Module):
         return lines.view(*lines.shape[:2], width, -1).permute(0, 3, 1, 2)
 
 
-def make_backbone(
-    name: str,
-    sample: Tensor,
-    pretrained: bool,
-    weights: str = "",
-    frozen: bool = False,
-    given: nn.Module | None = None,
-) -> tuple[nn.Module, int]:
+def make_backbone(network: Network, sample: Tensor, given: nn.Module | None = None) -> tuple[nn.Module, int]:
     """Make F for inputs like ``sample`` (one of them) and tell its feature size.
 
     A vector needs no backbone: it is a feature already.
 
     Args:
-        name: small-cnn, or a model that timm knows.
+        network: names it: small-cnn or a model that timm knows, its weights, and whether it is frozen.
         sample: one input; of 8 bits, it is a picture that F normalises.
-        pretrained: start from timm's weights.
-        weights: start from this file instead.
-        frozen: never train it.
         given: a network to use in place of the named one.
     """
     if sample.ndim == 1:
         return nn.Identity(), sample.shape[0]
     if given is not None:
         backbone = given
-    elif name == "small-cnn":
+    elif network.backbone == "small-cnn":
         backbone = SmallCNN(sample.shape[0])
     else:
-        backbone = _timm_backbone(name, sample, pretrained and not weights)
-    if weights:
-        load_backbone(backbone, Path(weights), _head_of(backbone))
+        backbone = _timm_backbone(network, sample)
+    if network.weights:
+        load_backbone(backbone, Path(network.weights), _head_of(backbone))
     if sample.dtype == torch.uint8:
         backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if sample.dtype == torch.uint8 or frozen:
-        _, mean, std = picture_config(name, backbone)
-        backbone = Backbone(backbone, mean, std, frozen)
+    if sample.dtype == torch.uint8 or network.frozen:
+        config = picture_config(network.backbone, backbone)
+        backbone = Backbone(backbone, config.mean, config.std, network.frozen, network.backbone_norm == "fixed")
     one = sample.unsqueeze(0)
     with torch.no_grad():
         features = backbone.eval()(one if one.dtype == torch.uint8 else one.float())
@@ -228,21 +233,96 @@ def make_backbone(
     return backbone.train(), features.shape[1]
 
 
-def picture_config(name: str, given: nn.Module | None = None) -> tuple[int, Sequence[float], Sequence[float]]:
-    """Tell what pictures a backbone was made for: their side, and mean and standard deviation of each channel.
+class PictureConfig(NamedTuple):
+    """What pictures a backbone was made for.
 
-    >>> picture_config("small-cnn")
-    (32, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    Attributes:
+        side: width and height of an input.
+        crop: the input's share of the picture's short side, once that is resized.
+        interpolation: how it is resized: bilinear or bicubic.
+        squash: whether its sides are resized alike, whatever their ratio.
+        mean: of each channel, where white is 1.
+        std: likewise.
+    """
+
+    side: int
+    crop: float
+    interpolation: str
+    squash: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def picture_config(name: str, given: nn.Module | None = None) -> PictureConfig:
+    """Tell what pictures a backbone was made for, by its own configuration.
+
+    >>> picture_config("small-cnn").side
+    32
     """
     if isinstance(given, SmallCNN) or (given is None and name == "small-cnn"):
-        return 32, (0.5,) * 3, (0.5,) * 3
+        return PictureConfig(32, 0.875, "bilinear", False, (0.5,) * 3, (0.5,) * 3)
     timm = _timm_with(name if given is None else None)
     if given is None:
-        known = timm.get_pretrained_cfg(name)
-        config = timm.data.resolve_data_config(pretrained_cfg=known.to_dict() if known else {})
+        config = timm.data.resolve_data_config(pretrained_cfg=_pretrained_config(name).to_dict())
     else:
         config = timm.data.resolve_model_data_config(given)
-    return config["input_size"][-1], config["mean"], config["std"]
+    return PictureConfig(
+        config["input_size"][-1],
+        config["crop_pct"],
+        config["interpolation"],
+        config["crop_mode"] == "squash",
+        tuple(config["mean"]),
+        tuple(config["std"]),
+    )
+
+
+def full_name(network: Network) -> str:
+    """Name a backbone with the tag of its weights, as timm completes it.
+
+    >>> from safda.recipe import Network
+    >>> full_name(Network(backbone="tf_efficientnet_lite0")), full_name(Network())
+    ('tf_efficientnet_lite0.in1k', 'small-cnn')
+    """
+    if network.backbone == "small-cnn":
+        return network.backbone
+    tag = _pretrained_config(network.backbone).tag
+    return ".".join(filter(None, (network.backbone.split(".")[0], tag)))
+
+
+def check_backbone(network: Network) -> None:
+    """Find out in a moment whether a backbone and its weights can be had; warn where its name means several.
+
+    Raises:
+        SafdaError: if they cannot: there is no such model, no such file, or no connection to where timm has them.
+    """
+    name, pretrained = network.backbone, network.pretrained and not network.weights
+    if name == "small-cnn":
+        if pretrained:
+            raise SafdaError(
+                "network.backbone = 'small-cnn' has no pretrained weights; 'recipe = digits' trains it from scratch"
+            )
+        return
+    _warn_of_other_weights(network)
+    if network.weights and not Path(network.weights).is_file():
+        raise SafdaError(f"network.weights = '{network.weights}': no such file")
+    if pretrained:
+        hub_file(name, _pretrained_config(name).hf_hub_id)
+
+
+def _warn_of_other_weights(network: Network) -> None:
+    timm = _timm_with(network.backbone)
+    known = [] if "." in network.backbone else timm.list_pretrained(f"{network.backbone}.*")
+    if len(known) < 2 or not (network.pretrained or network.weights):
+        return
+    others = [name for name in known if name != full_name(network)]
+    likely = next((name for name in others if name.endswith(".tv_in1k")), others[0])
+    what = "its pictures are cut as for" if network.weights else "timm takes"
+    warnings.warn(
+        f"network.backbone = {network.backbone!r} has {len(known)} sets of weights, and {what} {full_name(network)}; "
+        f"name the one you mean, such as {likely}",
+        SafdaWarning,
+        stacklevel=2,
+    )
 
 
 def _head_of(backbone: nn.Module) -> tuple[str, ...]:
@@ -265,22 +345,36 @@ def _timm_with(name: str | None) -> Any:
     return timm
 
 
-def _timm_backbone(name: str, sample: Tensor, pretrained: bool) -> nn.Module:
+def _pretrained_config(name: str) -> Any:
+    """What timm knows of a model's weights, which decides how pictures are cut for it; or say that it has none such."""
     timm = _timm_with(name)
+    config = timm.get_pretrained_cfg(name)
+    if config is None:
+        raise SafdaError(f"network.backbone = {name!r}: timm has no such weights{_tags(timm, name.split('.')[0])}")
+    return config
+
+
+def _tags(timm: Any, architecture: str) -> str:
+    known = timm.list_pretrained(f"{architecture}.*")
+    return f"; known: {', '.join(known)}" if known else ""
+
+
+def _timm_backbone(network: Network, sample: Tensor) -> nn.Module:
+    name = network.backbone
+    timm, config = _timm_with(name), _pretrained_config(name)
     # A transformer's positions belong to one size of picture; a CNN takes any and knows no such argument.
-    fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
-    size = {"img_size": tuple(sample.shape[1:])} if fixed else {}
+    options: dict[str, Any] = {"img_size": tuple(sample.shape[1:])} if config.fixed_input_size else {}
+    if network.pretrained and not network.weights:
+        options |= {"pretrained": True, "pretrained_cfg_overlay": {"file": str(hub_file(name, config.hf_hub_id))}}
     try:
-        model: nn.Module = timm.create_model(
-            name, pretrained=pretrained, num_classes=0, in_chans=sample.shape[0], **size
-        )
+        model: nn.Module = timm.create_model(name, num_classes=0, in_chans=sample.shape[0], **options)
         return model
-    except Exception as error:  # timm and its hub client raise many kinds
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SafdaError(
-            f"network.backbone = {name!r} could not be made ({first}); offline, give a file as network.weights, "
-            "or set network.pretrained = false"
-        ) from error
+    except Exception as error:  # timm raises many kinds
+        raise SafdaError(f"network.backbone = {name!r} could not be made: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def guard_torchvision() -> None:

@@ -44,10 +44,15 @@ def knob(default: Any, help: str, **about: Any) -> Any:
 class Network:
     """F, B and C. With arrays as domains, F is the identity and ``backbone`` is not used."""
 
-    backbone: str = knob("small-cnn", "small-cnn, or any timm model name")
+    backbone: str = knob("small-cnn", "small-cnn, or any timm model, with the tag of its weights: resnet50.tv_in1k")
     pretrained: bool = knob(False, "start the backbone from timm's pretrained weights (downloads them)")
     weights: str = knob("", "start the backbone from this safetensors file instead")
     frozen: bool = knob(False, "leave the backbone as it is, and compute each picture's features once")
+    backbone_norm: str = knob(
+        "batch",
+        "statistics of a backbone's batch norm while it is trained: each batch's (the paper), or fixed as they came",
+        choices=("batch", "fixed"),
+    )
     image_size: int = knob(0, "side of a picture in pixels; 0: what the backbone was made for", low=0, high=8192)
     features: str = knob(
         "as-is",
@@ -197,6 +202,16 @@ class SAF:
 
 
 @dataclass(frozen=True)
+class FineTune:
+    """A second stage for pictures: the whole network, from where a frozen backbone and its adapted heads left off."""
+
+    enabled: bool = knob(False, "after adapting with a frozen backbone, train all of the network")
+    steps: int = knob(500, "steps of the second stage", low=1, high=10**9)
+    batch: int = knob(16, "samples of each domain in one of its steps, over all processes", low=1, high=10**6)
+    lr: float = knob(0.002, "its initial learning rate", low=0.0, high=10.0, search=(2e-4, 1e-2, "log"))
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One experiment, whole.
 
@@ -214,6 +229,33 @@ class Recipe:
     optimiser: Optimiser = field(default_factory=Optimiser)
     adversary: AdversaryKnobs = field(default_factory=MDD)
     saf: SAF = field(default_factory=SAF)
+    fine_tune: FineTune = field(default_factory=FineTune)
+
+    @property
+    def all_steps(self) -> int:
+        """Steps of all stages."""
+        return self.steps + self.fine_tune.steps if self.fine_tune.enabled else self.steps
+
+    def first_stage(self) -> Recipe:
+        """Give the experiment without its second stage."""
+        return replace(self, fine_tune=replace(self.fine_tune, enabled=False))
+
+    def second_stage(self) -> Recipe:
+        """Give the recipe of fine-tuning: its own length and rate, nothing frozen, and no ramp but its first step."""
+        return replace(
+            self.first_stage(),
+            steps=self.fine_tune.steps,
+            batch=self.fine_tune.batch,
+            checkpoint_every=min(self.checkpoint_every, 50),  # its steps take as long as many of the first stage's
+            network=replace(self.network, frozen=False),
+            optimiser=replace(self.optimiser, lr=self.fine_tune.lr),
+            adversary=replace(self.adversary, ramp=_AT_ONCE),
+            saf=replace(self.saf, ramp=_AT_ONCE),
+        )
+
+    def source_only(self) -> Recipe:
+        """Give the experiment without adaptation, as the row "source" of benchmarks has it."""
+        return self.override(SOURCE_ONLY)
 
     def override(self, changes: Mapping[str, Any], where: str = "recipe") -> Recipe:
         """Give a copy with some knobs turned, each named by its path, ``"saf.eta"`` or ``"steps"``.
@@ -259,6 +301,18 @@ class Recipe:
         except tomllib.TOMLDecodeError as error:
             raise SafdaError(f"{where}: not valid TOML: {error}") from None
         return Recipe.from_dict(values, where)
+
+
+_AT_ONCE = 1e6  # of a ramp: full weight after one step
+
+#: What makes source-only training of a recipe, and the best of it: adaptation may want another norm and a stronger
+#: decay, and both only weaken a classifier that does not adapt.
+SOURCE_ONLY: dict[str, Any] = {
+    "adversary.name": "none",
+    "saf.enabled": False,
+    "network.norm": "joint",
+    "optimiser.weight_decay": 5e-4,
+}
 
 
 def load_recipe(name_or_path: str | Path) -> Recipe:
@@ -356,28 +410,38 @@ def _range_text(about: Knob) -> str:
 
 # --------------------------------------------------------------------------------------------------- presets
 
-_PICTURES = Network(backbone="resnet50", pretrained=True)
-_PAPER = Recipe(steps=100_000, network=_PICTURES, checkpoint_every=1000)
-
-#: Presets are named for what they are: ``default`` what is used where nothing is said, ``pictures`` the same for
-#: pictures, ``paper-…`` to the letter of the equations, ``released`` what the authors' code did, ``digits`` the
-#: embedded demonstration.
-PRESETS: dict[str, Recipe] = {
-    "default": Recipe(
-        steps=2000,
-        checkpoint_every=500,
-        network=Network(features="centred", bottleneck_width=512, classifier_width=512, norm="per-domain"),
-        optimiser=Optimiser(lr=0.005, decay=2.0, weight_decay=0.02),
-        saf=SAF(
-            weight=0.3,
-            eta="beta",
-            label_mode="evaluation",
-            neighbours=0.2,
-            sharpen=2.0,
-            align=1.0,
-        ),
+_RESNET50 = "resnet50.tv_in1k"  # the weights of every published table; timm's plain "resnet50" means others
+_PAPER = Recipe(steps=100_000, network=Network(backbone=_RESNET50, pretrained=True), checkpoint_every=1000)
+_DEFAULT = Recipe(
+    steps=2000,
+    checkpoint_every=500,
+    network=Network(
+        backbone=_RESNET50,
+        pretrained=True,
+        frozen=True,
+        backbone_norm="fixed",
+        features="centred",
+        bottleneck_width=512,
+        classifier_width=512,
+        norm="per-domain",
     ),
-    "pictures": Recipe(network=_PICTURES, saf=SAF(ascend=True)),
+    optimiser=Optimiser(lr=0.005, decay=2.0, weight_decay=0.02),
+    saf=SAF(
+        weight=0.3,
+        eta="beta",
+        label_mode="evaluation",
+        neighbours=0.2,
+        sharpen=2.0,
+        align=1.0,
+    ),
+)
+
+#: Presets are named for what they are: ``default`` what is used where nothing is said, for arrays as for pictures,
+#: ``fine-tune`` the same and then the whole network, ``paper-…`` to the letter of the equations, ``released`` what the
+#: authors' code did, ``digits`` the embedded demonstration, and what trains a small network from scratch.
+PRESETS: dict[str, Recipe] = {
+    "default": _DEFAULT,
+    "fine-tune": replace(_DEFAULT, fine_tune=FineTune(enabled=True)),
     "paper-office31": _PAPER,
     "paper-office-home": replace(_PAPER, adversary=MDD(margin=2.0)),
     "paper-visda": replace(_PAPER, adversary=MDD(margin=2.0)),

@@ -9,6 +9,9 @@
       metrics.jsonl       one line of JSON every few steps
       checkpoints/        step-00000500/: model, momentum, what is known of neighbours, step
       model.safetensors   the result, once the run has finished
+      predictions.csv     what it says of the target
+      summary.json        what is to be said of that, without labels
+      frozen/             the first stage of a run that fine-tunes: a run folder of its own
 
 Files appear whole or not at all: they are written beside their place, flushed, and renamed. Weights are
 safetensors and the rest is text, so loading never runs code.
@@ -112,6 +115,22 @@ class RunFolder:
         """Whether the final model is there."""
         return (self.path / "model.safetensors").is_file()
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether training has begun here."""
+        return bool(self._checkpoints())
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What was said of the result, without labels; None until it was."""
+        file = self.path / "summary.json"
+        return read_json(file) if file.is_file() else None
+
+    def save_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write what is to be said of the result."""
+        with _disk(self.path):
+            write_json(self.path / "summary.json", dict(summary))
+
     def log(self, line: Mapping[str, Any]) -> None:
         """Append one line of metrics."""
         with _disk(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -168,6 +187,10 @@ class RunFolder:
         if not self.finished:
             raise SafdaError(f"{self.path}: has not finished; 'safda resume {self.path}' goes on with it")
         return read_weights(self.path / "model.safetensors")
+
+    def newest_weights(self) -> dict[str, Tensor]:
+        """Read the final model or, while there is none, that of the newest checkpoint."""
+        return self.load_model() if self.finished else self.last_checkpoint().model
 
     def _checkpoint_path(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:08d}"

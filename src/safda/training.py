@@ -24,7 +24,7 @@ from accelerate.utils import LoggerType
 from torch import Tensor, nn
 
 from safda.data import Domain, Stream, mixed_seed
-from safda.data.feed import Count, training_batches
+from safda.data.feed import training_batches
 from safda.errors import SafdaError, nearest
 from safda.model import AdaptationModel, StepOutput
 from safda.neighbours import Neighbourhood
@@ -57,8 +57,8 @@ def train(
     accelerator: Accelerator | None = None,
     run: RunFolder | None = None,
     watch: Watch | None = None,
+    near: Neighbourhood | None = None,
     resume: bool = False,
-    count: Count | None = None,
 ) -> Outcome:
     """Train ``model`` in place, as its recipe says.
 
@@ -69,8 +69,8 @@ def train(
         accelerator: device, precision, processes and trackers, from :func:`make_accelerator`.
         run: where checkpoints and metrics go; None trains in memory only.
         watch: who looks on.
+        near: through which pseudo-labels spread, if they do.
         resume: go on from the run's last checkpoint.
-        count: told how many samples' neighbours have been found.
     """
     recipe = model.recipe
     _keep_freed_memory()
@@ -83,9 +83,6 @@ def train(
         synchronise_batch_norm(model, accelerator.device)
     model.to(accelerator.device)
     optimiser = _optimiser(model, recipe)
-    near, saf = None, recipe.saf
-    if saf.enabled and saf.neighbours:
-        near = Neighbourhood(source, target, saf.neighbours, saf.neighbour_share, saf.neighbour_across, count)
     start = _restore(run, model, optimiser, near, accelerator) if run and resume else 0
     wrapped = accelerator.prepare(model)
     wrapped.train()

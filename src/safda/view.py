@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 
 class TrainingView:
@@ -30,9 +31,10 @@ class TrainingView:
             console=console,
         )
         self._task = self._progress.add_task(title, total=steps, unit="steps")
-        self._ready = self._progress.add_task("getting ready", unit="samples", visible=False)
+        self._ready = self._progress.add_task("", unit="", visible=False)
         self._metrics: Mapping[str, float] = {}
         self._first: int | None = None
+        self._doing = ""
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=8, transient=True)
         self._shown = console.is_terminal
 
@@ -56,8 +58,11 @@ class TrainingView:
         if metrics is not None:
             self._metrics = metrics
 
-    def count(self, done: int, of: int) -> None:
-        """Take note of what is made ready before the first step."""
+    def progress(self, done: int, of: int, what: str) -> None:
+        """Take note of what is made ready before the first step, or is done after the last."""
+        if what != self._doing:  # its time left must not be reckoned from another thing's pace
+            self._doing = what
+            self._progress.reset(self._ready, description=what)
         self._progress.update(self._ready, completed=done, total=of, visible=done < of)
 
     def _render(self) -> Group:
@@ -138,3 +143,29 @@ def preflight_table(result: Mapping[str, Any]) -> Table:
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing"
+
+
+def summary_table(summary: Mapping[str, Any], most: int = 12) -> Table:
+    """Lay a run's summary out for reading; of many classes, those whose shares changed most."""
+    before = summary["source_only"]
+    table = Table(title=f"{summary['samples']} target samples", title_justify="left", show_edge=False)
+    table.add_column("", no_wrap=True)
+    for heading in ("adapted", *(["source only"] if before else []), "in the source"):
+        table.add_column(heading, justify="right")
+
+    def line(label: str, *values: str) -> None:
+        table.add_row(Text(label), *values)  # a class's name is text, whatever brackets it has
+
+    both = [summary["adapted"], *([before] if before else [])]
+    line("mean confidence", *(f"{each['confidence']:.2f}" for each in both))
+    for name in summary["adapted"]["scores"]:
+        line(f"score: {name}", *(f"{each['scores'][name]:.2f}" for each in both))
+    table.add_section()
+    shares = summary["classes"]
+    changed = sorted(shares, key=lambda name: -abs(shares[name]["predicted"] - shares[name]["source"]))
+    for name in [name for name in shares if name in changed[:most]]:
+        columns = ("predicted", "source_only", "source") if before else ("predicted", "source")
+        line(name, *(f"{shares[name][column]:.1%}" for column in columns))
+    if len(shares) > most:
+        line(f"… and {len(shares) - most} more classes")
+    return table

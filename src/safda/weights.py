@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from safda.errors import SafdaError
 
+_HUB_FILE = "model.safetensors"
+_BRING = "--weights FILE (in Python, network.weights)"
+_PATIENCE = 5  # seconds to wait for the hub's first answer
 _NAMED = 3  # keys that an error lists before it counts the rest
 
 
@@ -44,6 +47,34 @@ def load_backbone(network: nn.Module, path: Path, head: tuple[str, ...]) -> None
         told = "; ".join(f"{what} {_some(names)}" for what, names in wrong.items() if names)
         raise SafdaError(f"{path}: does not fit the backbone's {len(own)} weights: {told}")
     network.load_state_dict(kept)
+
+
+def hub_file(name: str, repository: str | None) -> Path:
+    """Give timm's weights of a model as a file: from the hub's cache, or downloaded there.
+
+    The hub's own client would try again and again for a minute where there is no connection; so ask once first.
+
+    Args:
+        name: of the model, for errors.
+        repository: where timm has its weights on the hub, if anywhere.
+    """
+    from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+
+    if not repository:
+        raise SafdaError(f"timm has no weights of {name!r} to download; bring your own: {_BRING}")
+    there = try_to_load_from_cache(repository, _HUB_FILE)
+    if isinstance(there, str):
+        return Path(there)
+    try:
+        get_session().head(hf_hub_url(repository, _HUB_FILE), timeout=_PATIENCE)
+        return Path(hf_hub_download(repository, _HUB_FILE))
+    except Exception as error:  # the client's errors differ between its versions
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SafdaError(
+            f"the weights of {name!r} are not on this machine and cannot be downloaded ({why}); fetch {_HUB_FILE} of "
+            f"{repository} from the hub where you can, and give it here: {_BRING}"
+        ) from None
 
 
 def digest_of(network: nn.Module) -> str:

@@ -16,7 +16,8 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from safda import selection
-from safda.adapted import Adapted, resume, start
+from safda.adapted import Adapted
+from safda.api import resume, start
 from safda.bench.lab import Cell, Store
 from safda.data import Domain, load_domain
 from safda.errors import SafdaError

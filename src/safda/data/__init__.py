@@ -54,6 +54,11 @@ def load_domain(
     return _pictures(path, strict, watch)
 
 
+def is_pictures(what: Any) -> bool:
+    """Tell whether something names pictures, without opening any of them."""
+    return isinstance(what, (str, Path)) and str(what) not in EMBEDDED and Path(what).suffix not in (".npz", ".npy")
+
+
 def _pictures(path: Path, strict: bool, watch: Callable[[int, int], None] | None) -> Domain:
     """Make a domain of picture files: those that can be read."""
     from safda.data.inspection import inspect_all
@@ -87,4 +92,4 @@ def _pictures(path: Path, strict: bool, watch: Callable[[int, int], None] | None
     return Domain(listing.name, inputs, torch.tensor([number[name] for name in names]), classes, ids, skipped)
 
 
-__all__ = ["EMBEDDED", "Domain", "Stream", "from_arrays", "load_domain", "mixed_seed"]
+__all__ = ["EMBEDDED", "Domain", "Stream", "from_arrays", "is_pictures", "load_domain", "mixed_seed"]

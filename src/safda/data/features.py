@@ -50,7 +50,7 @@ def cached_features(
     pictures = domain.inputs
     if not isinstance(pictures, Pictures):
         return domain
-    folder = cache_folder() / "features" / f"{key}-{pictures.side}-{width}"
+    folder = cache_folder() / "features" / f"{key}-{pictures.transform.key}-{width}"
     places = _places(folder)
     missing = list({digest: row for row, digest in enumerate(pictures.digests) if digest not in places}.values())
     if missing:

@@ -1,9 +1,9 @@
 """Pictures on disk, decoded when a batch asks for them.
 
-A picture becomes an input in two stages. The first depends on nothing but the file: upright, in RGB, the short
-side 8/7 of the network's (256 for 224). The second cuts the input out of it: the centre, or for training a
-random part at a random scale, flipped or not, as uniform numbers say that the caller drew. So a cache of the
-first stage changes no result, and neither does the number of readers. Both give 8-bit pixels: the network
+A picture becomes an input in two stages. The first depends on nothing but the file and the network: upright, in RGB,
+the short side a little more than the network's (256 for 224). The second cuts the input out of it: the centre, or for
+training a random part at a random scale, flipped or not, as uniform numbers say that the caller drew. So a cache of
+the first stage changes no result, and neither does the number of readers. Both give 8-bit pixels: the network
 normalises a whole batch in one go.
 """
 
@@ -41,6 +41,43 @@ warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # no
 
 
 @dataclass(frozen=True)
+class Transform:
+    """How a picture becomes an input, as the backbone was trained.
+
+    Attributes:
+        side: width and height of an input.
+        crop: its share of the picture's short side, once that is resized.
+        interpolation: how it is resized: bilinear or bicubic.
+        squash: whether its sides are resized alike, whatever their ratio.
+    """
+
+    side: int
+    crop: float = 0.875
+    interpolation: str = "bilinear"
+    squash: bool = False
+
+    @property
+    def short(self) -> int:
+        """The short side after the first stage: 256 for 224, with the usual crop."""
+        return math.floor(self.side / self.crop)
+
+    @property
+    def key(self) -> str:
+        """A name for files that depend on it."""
+        return f"{self.side}-{self.short}-{self.interpolation}{'-squash' if self.squash else ''}"
+
+    def resized(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Give width and height of a picture after the first stage."""
+        short, (least, most) = self.short, sorted(size)
+        if self.squash:
+            return short, short
+        other = int(short * most / least)
+        if other > _LONGEST * short:
+            short, other = max(1, int(short * _LONGEST * short / other)), _LONGEST * short
+        return (short, other) if size[0] <= size[1] else (other, short)
+
+
+@dataclass(frozen=True)
 class Pictures:
     """Picture files as the inputs of a domain.
 
@@ -49,7 +86,7 @@ class Pictures:
         digests: of each file's content.
         sizes: width and height of each, upright.
         traits: what was odd about each and is put right in reading.
-        side: width and height of an input; 0 while no network has said it.
+        transform: what a network makes of them; its side is 0 while none has said it.
         cache: where decoded pictures are kept, if anywhere.
     """
 
@@ -57,7 +94,7 @@ class Pictures:
     digests: tuple[str, ...]
     sizes: tuple[tuple[int, int], ...]
     traits: tuple[tuple[str, ...], ...]
-    side: int = 0
+    transform: Transform = Transform(0)
     cache: Path | None = None
 
     dtype = torch.uint8
@@ -65,7 +102,7 @@ class Pictures:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """How many, and the shape of an input."""
-        return len(self.files), 3, self.side, self.side
+        return len(self.files), 3, self.transform.side, self.transform.side
 
     def __len__(self) -> int:
         return len(self.files)
@@ -78,19 +115,20 @@ class Pictures:
         """Give a random part of each of these pictures."""
         return self._batch(rows, draws)
 
-    def at(self, side: int, cache: Path | None = None) -> Pictures:
-        """Give the same pictures for a network of that input size."""
-        return replace(self, side=side, cache=cache)
+    def at(self, transform: Transform, cache: Path | None = None) -> Pictures:
+        """Give the same pictures for a network that wants them so."""
+        return replace(self, transform=transform, cache=cache)
 
     def fingerprint(self) -> str:
         """A digest of all contents, in order."""
         return hashlib.sha256("".join(self.digests).encode()).hexdigest()[:32]
 
     def _batch(self, rows: Tensor, draws: NDArray[np.float64] | None) -> Tensor:
-        batch = np.empty((len(rows), self.side, self.side, 3), dtype=np.uint8)
+        side = self.transform.side
+        batch = np.empty((len(rows), side, side, 3), dtype=np.uint8)
         for place, row in enumerate(rows.tolist()):
             whole = self._decoded(row)
-            part = _centre(whole, self.side) if draws is None else _random_part(whole, self.side, draws[place])
+            part = _centre(whole, side) if draws is None else _random_part(whole, self.transform, draws[place])
             batch[place] = part.permute(1, 2, 0).numpy()
         return torch.from_numpy(batch).permute(0, 3, 1, 2)  # channels last in memory: the faster way through a CNN
 
@@ -98,8 +136,8 @@ class Pictures:
     def _store(self) -> DecodedStore | None:
         if self.cache is None:
             return None
-        short = _short_side(self.side)
-        return DecodedStore(self.cache, f"{self.fingerprint()}-{short}", [_resized(size, short) for size in self.sizes])
+        key = f"{self.fingerprint()}-{self.transform.key}"
+        return DecodedStore(self.cache, key, [self.transform.resized(size) for size in self.sizes])
 
     def _decoded(self, row: int) -> Tensor:
         store = self._store
@@ -107,7 +145,7 @@ class Pictures:
         if kept is not None:
             return kept
         try:
-            picture = decoded(self.files[row], _short_side(self.side))
+            picture = decoded(self.files[row], self.transform)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise SafdaError(f"{self.files[row]}: could be read before and cannot now ({first_line(error)})") from None
         if store:
@@ -115,24 +153,26 @@ class Pictures:
         return picture
 
 
-def decoded(file: Path, short: int) -> Tensor:
-    """Read one picture: upright, RGB, 8 bits, its short side as asked; 3×h×w, channels last in memory.
+def decoded(file: Path, transform: Transform) -> Tensor:
+    """Read one picture: upright, RGB, 8 bits, resized as asked; 3×h×w, channels last in memory.
 
     A JPEG is decoded at a half, a quarter or an eighth of its size where that is still large enough.
     """
     with Image.open(file, formats=FORMATS) as picture:
         size = upright_size(picture)
-        picture.draft("RGB", (short, short))
+        picture.draft("RGB", (transform.short, transform.short))
         pixels = np.asarray(as_rgb(picture))
-    width, height = _resized(size, short)
-    return resize(torch.from_numpy(pixels).permute(2, 0, 1), height, width)
+    width, height = transform.resized(size)
+    return resize(torch.from_numpy(pixels).permute(2, 0, 1), height, width, transform.interpolation)
 
 
-def resize(picture: Tensor, height: int, width: int) -> Tensor:
+def resize(picture: Tensor, height: int, width: int, interpolation: str) -> Tensor:
     """Resize 8-bit pixels, without aliasing."""
     if tuple(picture.shape[1:]) == (height, width):
         return picture
-    resized: Tensor = _transforms().resize(picture, [height, width], antialias=True)
+    functional = _transforms()
+    how = functional.InterpolationMode(interpolation)
+    resized: Tensor = functional.resize(picture, [height, width], interpolation=how, antialias=True)
     return resized
 
 
@@ -186,29 +226,16 @@ def first_line(error: BaseException) -> str:
 # ---------------------------------------------------------------------------------------------- cutting inputs
 
 
-def _short_side(side: int) -> int:
-    """The paper's 256 for 224, and in proportion for others."""
-    return round(side * 256 / 224)
-
-
-def _resized(size: tuple[int, int], short: int) -> tuple[int, int]:
-    """Width and height after the first stage."""
-    least, most = min(size), max(size)
-    other = int(short * most / least)
-    if other > _LONGEST * short:
-        short, other = max(1, int(short * _LONGEST * short / other)), _LONGEST * short
-    return (short, other) if size[0] <= size[1] else (other, short)
-
-
 def _centre(picture: Tensor, side: int) -> Tensor:
     cut: Tensor = _transforms().center_crop(picture, [side, side])
     return cut
 
 
-def _random_part(picture: Tensor, side: int, draws: NDArray[np.float64]) -> Tensor:
+def _random_part(picture: Tensor, transform: Transform, draws: NDArray[np.float64]) -> Tensor:
     """Cut a random part, bring it to the network's size, and flip every other one."""
     top, left, height, width = random_box(picture.shape[1], picture.shape[2], draws)
-    part = resize(picture[:, top : top + height, left : left + width], side, side)
+    cut = picture[:, top : top + height, left : left + width]
+    part = resize(cut, transform.side, transform.side, transform.interpolation)
     return part.flip(2) if draws[-1] < 0.5 else part
 
 

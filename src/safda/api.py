@@ -1,0 +1,408 @@
+"""Adapt a classifier: :func:`fit` and :func:`resume`, and the stages that a run goes through in both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from safda.adapted import Adapted, Predictions, check_shape, transform_of
+from safda.data import EMBEDDED, Domain, load_domain
+from safda.data.feed import Count, feature_batches
+from safda.data.pictures import Pictures
+from safda.errors import SafdaError
+from safda.features import for_network, frozen_features, picture_transform
+from safda.model import AdaptationModel
+from safda.neighbours import Neighbourhood
+from safda.networks import Backbone, Centred, check_backbone, full_name
+from safda.recipe import Recipe, load_recipe, preset
+from safda.runs import RunFolder
+from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train
+from safda.verdict import summarise
+from safda.weights import digest_of
+
+#: Told (done, of how many, of what) while a run is made ready, and while it is compared with source only.
+Progress = Callable[[int, int, str], None]
+
+_FIRST_STAGE = "frozen"  # the folder of fine-tuning's first stage, within the run's
+_SOURCE_ONLY_STEPS = 500  # on features a classifier learns the source in as many
+
+
+def fit(
+    source: Any,
+    target: Any,
+    *,
+    out: str | Path | None = None,
+    recipe: Recipe | str | Path | None = None,
+    watch: Watch | None = None,
+    cpu: bool = False,
+    trackers: tuple[str, ...] = (),
+    backbone: nn.Module | None = None,
+    cache_decoded: bool = False,
+    strict: bool = False,
+    **overrides: Any,
+) -> Adapted:
+    """Adapt a classifier from a labelled source to an unlabelled target.
+
+    Args:
+        source: a domain with labels: a name, the path of a folder or a file, or a pair (features, labels).
+        target: a domain; labels it may have are dropped at the door.
+        out: a new run folder, in which predictions and a verdict on them are written too; None keeps everything in
+            memory, and gives no verdict.
+        recipe: a recipe, a preset's name or a TOML file; by default ``default``, and ``digits`` for the embedded digits.
+        watch: called after every step.
+        cpu: stay on the CPU even where there is a GPU.
+        trackers: experiment trackers that accelerate knows, such as ``"tensorboard"``.
+        backbone: a network of your own for F: from n×3×h×w to n×d. Unless frozen, it is trained in place.
+        cache_decoded: keep decoded pictures on disk, which takes some 200 kB for each at 224 pixels.
+        strict: make an error of pictures that cannot be read, instead of skipping them.
+        overrides: knobs by their path, as in ``steps=500`` or ``**{"adversary.name": "cdan"}``.
+    """
+    source, target = load_domain(source, "source", strict=strict), load_domain(target, "target", strict=strict)
+    if not isinstance(recipe, Recipe):
+        recipe = default_recipe(source.name) if recipe is None else load_recipe(recipe)
+    adapted, outcome = start(
+        source,
+        target,
+        recipe.override(overrides),
+        out,
+        watch,
+        cpu,
+        trackers,
+        backbone=backbone,
+        cache_decoded=cache_decoded,
+        verdict=out is not None,
+    )
+    if outcome.stopped_by:
+        where = f"; safda.resume({str(out)!r}) goes on with it" if out else ""
+        raise SafdaError(f"stopped by {outcome.stopped_by.name} after step {outcome.step}{where}")
+    return adapted
+
+
+def default_recipe(source: str) -> Recipe:
+    """Give the recipe for a source of this name that comes without one: the same for arrays and for pictures."""
+    return preset("digits" if source in EMBEDDED else "default")
+
+
+def start(
+    source: Domain,
+    target: Domain,
+    recipe: Recipe,
+    out: str | Path | None = None,
+    watch: Watch | None = None,
+    cpu: bool = False,
+    trackers: tuple[str, ...] = (),
+    *,
+    backbone: nn.Module | None = None,
+    cache_decoded: bool = False,
+    progress: Progress | None = None,
+    verdict: bool = False,
+) -> tuple[Adapted, Outcome]:
+    """Begin a run: check the domains, make the folder and the model, train.
+
+    Args:
+        source, target, recipe, out, watch, cpu, trackers, backbone, cache_decoded: as in :func:`fit`.
+        progress: told what is made ready, and how far that is.
+        verdict: at the end, compare with a source-only classifier, and write predictions and summary.
+    """
+    _, classes = source.labelled("a training source")
+    if len(classes) < 2:
+        raise SafdaError(f"{source.name}: has one class only ({classes[0]!r}); a classifier needs two or more")
+    data = _describe(source, target.unlabelled(), recipe, backbone)
+    source, target = (
+        for_network(domain, transform_of(data), cache_decoded) for domain in (source, target.unlabelled())
+    )
+    check_shape(target, tuple(data["input_shape"]))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        model = AdaptationModel(recipe, source.blank(), len(classes), backbone)
+    if "backbone" in data:
+        data["backbone"]["digest"] = digest_of(model.backbone)
+    accelerator = make_accelerator(recipe, cpu=cpu, trackers=trackers, folder=Path(out) if out else None)
+    work = _Work(Adapted(model, classes, data), source, target, accelerator, watch, progress)
+    if isinstance(model.centring, Centred):
+        knob = "network.features = 'centred'"
+        model.centring.learn(chain.from_iterable(feature_batches(domain, knob) for domain in work.features))
+    run = work.folder(out, recipe) if out is not None else None
+    return work.adapted, work.complete(run, resume=False, verdict=verdict)
+
+
+def resume(
+    path: str | Path,
+    *,
+    source: Any = None,
+    target: Any = None,
+    watch: Watch | None = None,
+    cpu: bool = False,
+    trackers: tuple[str, ...] = (),
+    backbone: nn.Module | None = None,
+    cache_decoded: bool = False,
+    progress: Progress | None = None,
+    verdict: bool = False,
+) -> tuple[Adapted, Outcome]:
+    """Go on with a run that was stopped, from its last checkpoint, on the same data.
+
+    Args:
+        path: the run folder.
+        source: the same source again, if it was an array; one that has a name is found by it.
+        target: the same target again, if it was an array.
+        watch: called after every step.
+        cpu: stay on the CPU even where there is a GPU.
+        trackers: experiment trackers that accelerate knows.
+        backbone: the same network again, if one was handed over.
+        cache_decoded: keep decoded pictures on disk.
+        progress: told what is made ready, and how far that is.
+        verdict: at the end, compare with a source-only classifier, and write predictions and summary.
+    """
+    run = RunFolder.open(path)
+    if run.finished and (run.summary or not verdict):
+        return Adapted.load(path, backbone), Outcome(run.recipe.all_steps, None)
+    domains = [_again(run, role, given) for role, given in (("source", source), ("target", target))]
+    adapted = Adapted.empty(run, backbone)
+    accelerator = make_accelerator(run.recipe, cpu=cpu, trackers=trackers, folder=run.path)
+    if run.recipe.network.frozen:  # the backbone that made the features is in the weights of the first stage
+        first = _first_stage(run) if run.recipe.fine_tune.enabled else run
+        load_weights(adapted.model, first.newest_weights(), str(path))
+    source, target = (for_network(domain, transform_of(run.data), cache_decoded) for domain in domains)
+    work = _Work(adapted, source, target, accelerator, watch, progress)
+    return adapted, work.complete(run, resume=True, verdict=verdict)
+
+
+# --------------------------------------------------------------------------------------------------- the stages
+
+
+@dataclass
+class _Work:
+    """What the stages of one run share.
+
+    Attributes:
+        adapted: the classifier in the making.
+        source, target: both domains, in the network's input size.
+        accelerator: device, precision, processes and trackers.
+        watch: called after every step.
+        progress: told what is made ready.
+    """
+
+    adapted: Adapted
+    source: Domain
+    target: Domain
+    accelerator: Accelerator
+    watch: Watch | None
+    progress: Progress | None
+
+    def __post_init__(self) -> None:
+        """See both domains as a frozen backbone does, once, and on one process first."""
+        model = self.adapted.model.to(self.accelerator.device)
+
+        def seen(domain: Domain) -> Domain:
+            return frozen_features(model, domain, self._counter(f"features of {Path(domain.name).name}"))
+
+        with self.accelerator.main_process_first():
+            self.features = seen(self.source), seen(self.target)
+
+    def folder(self, path: str | Path, recipe: Recipe) -> RunFolder:
+        """Make a new run folder, by the first process, for all."""
+        if self.accelerator.is_main_process:
+            RunFolder.create(path, recipe, self.adapted.data, size_of(self.adapted.model))
+        self.accelerator.wait_for_everyone()
+        return RunFolder.open(path)
+
+    def complete(self, run: RunFolder | None, resume: bool, verdict: bool) -> Outcome:
+        """Go through all stages that are left, and say what came of them."""
+        recipe = self.adapted.recipe
+        if run and run.finished:
+            load_weights(self.adapted.model, run.load_model(), str(run.path))
+            outcome = Outcome(recipe.all_steps, None)
+        else:
+            stages = self._fine_tune if recipe.fine_tune.enabled else self._adapt
+            outcome = stages(run, resume)
+        if verdict and not outcome.stopped_by:
+            return self._conclude(run) or outcome
+        return outcome
+
+    def _adapt(self, run: RunFolder | None, resume: bool) -> Outcome:
+        """Train as the model's recipe says, on features where the backbone is frozen."""
+        return train(
+            self.adapted.model,
+            *self.features,
+            accelerator=self.accelerator,
+            run=run,
+            watch=self.watch,
+            near=self._near,
+            resume=resume,
+        )
+
+    def _fine_tune(self, run: RunFolder | None, resume: bool) -> Outcome:
+        """Adapt the heads on features, then train all of the network on pictures from there."""
+        model, recipe = self.adapted.model, self.adapted.recipe
+        model.recipe = recipe.first_stage()
+        if not (run and run.has_checkpoint):
+            outcome = self._first_stage_of(run)
+            if outcome.stopped_by:
+                model.recipe = recipe
+                return outcome
+        if self._near:
+            self._near.begin(torch.from_numpy(self.adapted.answer(self.features[1]).probabilities))
+        model.recipe = recipe.second_stage()
+        backbone = model.backbone
+        assert isinstance(backbone, Backbone)
+        backbone.freeze(False)
+        outcome = train(
+            model,
+            self.source,
+            self.target,
+            accelerator=self.accelerator,
+            run=run,
+            watch=_later(self.watch, recipe.steps),
+            near=self._near,
+            resume=bool(run and run.has_checkpoint),
+        )
+        backbone.freeze()
+        model.recipe = recipe
+        return Outcome(recipe.steps + outcome.step, outcome.stopped_by)
+
+    def _first_stage_of(self, run: RunFolder | None) -> Outcome:
+        """Bring the first stage to its end: a run of its own, within the folder of the whole."""
+        if run is None:
+            return self._adapt(None, resume=False)
+        path = run.path / _FIRST_STAGE
+        begun = (path / "recipe.toml").exists()
+        first = RunFolder.open(path) if begun else self.folder(path, self.adapted.recipe)
+        if first.finished:
+            load_weights(self.adapted.model, first.load_model(), str(path))
+            return Outcome(self.adapted.recipe.steps, None)
+        return self._adapt(first, resume=begun)
+
+    @cached_property
+    def _near(self) -> Neighbourhood | None:
+        """The graph over which pseudo-labels spread, where they do; fine-tuning goes on with the first stage's."""
+        saf = self.adapted.recipe.saf
+        if not (saf.enabled and saf.neighbours):
+            return None
+        return Neighbourhood(
+            *self.features, saf.neighbours, saf.neighbour_share, saf.neighbour_across, self._counter("neighbours")
+        )
+
+    def _conclude(self, run: RunFolder | None) -> Outcome | None:
+        """Predict the target, and say without labels what is to be thought of it; an outcome only if stopped."""
+        predictions = self.adapted.answer(
+            frozen_features(self.adapted.model, self.target, self._counter("predictions"))
+        )
+        before, stopped = self._source_only()
+        if stopped:
+            return stopped
+        labels, _ = self.source.labelled("a summary")
+        self.adapted.summary = summarise(predictions, before, labels)
+        if run and self.accelerator.is_main_process:
+            more = {} if before is None else {"source_only": before.labels}
+            predictions.write(run.path / "predictions.csv", more=more)
+            run.save_summary(self.adapted.summary)
+        return None
+
+    def _source_only(self) -> tuple[Predictions | None, Outcome | None]:
+        """Let a classifier that only learned the source answer; where samples are no features, that costs too much."""
+        source, target = self.features
+        recipe = self.adapted.recipe.source_only().first_stage()
+        if len(source.inputs.shape) != 2:
+            return None, None
+        recipe = replace(recipe, steps=min(recipe.steps, _SOURCE_ONLY_STEPS))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            model = AdaptationModel(recipe, source.blank(), len(self.adapted.classes))
+        model.centring.load_state_dict(self.adapted.model.centring.state_dict())
+        counter = self._counter("source only, to compare with")
+        outcome = train(
+            model,
+            source,
+            target,
+            accelerator=make_accelerator(recipe, cpu=self.accelerator.device.type == "cpu"),  # without trackers
+            watch=lambda step, metrics: counter(step, recipe.steps) if counter else None,
+        )
+        if outcome.stopped_by:
+            return None, Outcome(self.adapted.recipe.all_steps, outcome.stopped_by)
+        return Adapted(model, self.adapted.classes, self.adapted.data).answer(target), None
+
+    def _counter(self, what: str) -> Count | None:
+        return partial(_told, self.progress, what) if self.progress else None
+
+
+def _told(progress: Progress, what: str, done: int, of: int) -> None:
+    progress(done, of, what)
+
+
+def _later(watch: Watch | None, steps: int) -> Watch | None:
+    """Count a later stage's steps on from those before it."""
+    if watch is None:
+        return None
+
+    def shifted(step: int, metrics: Mapping[str, float] | None) -> None:
+        watch(steps + step, metrics)
+
+    return shifted
+
+
+# ----------------------------------------------------------------------------------------- what a run remembers
+
+
+def _describe(source: Domain, target: Domain, recipe: Recipe, backbone: nn.Module | None) -> dict[str, Any]:
+    """Tell what a run folder remembers of its data, and of what makes inputs of them."""
+    network, pictures = recipe.network, isinstance(source.inputs, Pictures)
+    if recipe.fine_tune.enabled and not (pictures and network.frozen):
+        why = "network.frozen = false trains it from the first step" if pictures else "the source's samples are none"
+        raise SafdaError(f"fine_tune.enabled is for pictures, whose backbone is frozen at first; {why}")
+    about: dict[str, Any] = {}
+    if pictures:
+        if backbone is None:
+            check_backbone(network)
+        transform = picture_transform(network, backbone)
+        source = for_network(source, transform)
+        about["transform"] = asdict(transform)
+        name = full_name(network) if backbone is None else type(backbone).__name__
+        about["backbone"] = {"name": name, "weights": network.weights or ("timm" if network.pretrained else "")}
+    _, classes = source.labelled("a training source")
+    return {
+        "source": _origin(source),
+        "target": _origin(target),
+        "input_shape": list(source.inputs.shape[1:]),
+        "input_type": str(source.inputs.dtype).removeprefix("torch."),
+        "classes": list(classes),
+        **about,
+    }
+
+
+def _origin(domain: Domain) -> dict[str, Any]:
+    path = Path(domain.name)
+    name = domain.name if domain.in_memory and path.suffix != ".npz" else str(path.resolve())
+    skipped = [list(each) for each in domain.skipped]
+    return {"name": name, "samples": len(domain), "digest": domain.fingerprint(), "skipped": skipped}
+
+
+def _again(run: RunFolder, role: str, given: Any) -> Domain:
+    """Find a run's domain again, and make sure that it is what it was."""
+    before = run.data[role]
+    if given is None and before["name"] == role:
+        raise SafdaError(f"{run.path}: its {role} was an array; hand it over again: safda.resume(path, {role}=…)")
+    domain = load_domain(before["name"] if given is None else given, role)
+    domain = domain if role == "source" else domain.unlabelled()
+    if domain.fingerprint() != before["digest"]:
+        raise SafdaError(
+            f"{domain.name}: has changed since the run in {run.path} began; a resumed run needs the same data"
+        )
+    return domain
+
+
+def _first_stage(run: RunFolder) -> RunFolder:
+    path = run.path / _FIRST_STAGE
+    if not (path / "recipe.toml").exists():
+        raise SafdaError(f"{run.path}: has no checkpoint to go on from; delete the folder and fit again")
+    return RunFolder.open(path)
+
+
+__all__ = ["default_recipe", "fit", "resume", "start"]

@@ -1,0 +1,124 @@
+"""What is to be thought of an adapted classifier, in numbers and in words, where the target has no labels.
+
+Nothing here is a proof: a classifier can be sure, even and wrong. What it looks at is what betrayed the failures that
+we know: classes that swallow others, classes that vanish, and answers that have little to do any more with those of a
+classifier that only learned the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from safda.adapted import Predictions
+from safda.selection import scores
+
+TRUST, DOUBT, DISTRUST = "trust", "doubt", "do not trust"
+
+_DOUBTFUL_KAPPA, _BAD_KAPPA = 0.6, 0.3  # agreement with source only beyond chance
+_VANISHED = 0.25  # of the classes are never predicted
+_ENOUGH = 5  # samples for each class: with fewer, some are missing by chance
+
+
+def summarise(predictions: Predictions, before: Predictions | None, source_labels: Tensor) -> dict[str, Any]:
+    """Say what is known of predictions without labels: shares of the classes, confidence, agreement, scores, a verdict.
+
+    Args:
+        predictions: what the adapted classifier says of the target.
+        before: what a classifier says of it that only learned the source; None if there is none.
+        source_labels: class numbers of the source.
+
+    Returns:
+        plain values, as ``summary.json`` has them; ``verdict`` is one of trust, doubt and do not trust, and ``words``
+        says why.
+    """
+    count = len(predictions.classes)
+    shares = {"source": _shares(source_labels.numpy(), count), "predicted": _shares(_numbers(predictions), count)}
+    if before is not None:
+        shares["source_only"] = _shares(_numbers(before), count)
+    summary: dict[str, Any] = {
+        "samples": len(predictions.ids),
+        "classes": {
+            name: {what: round(float(each[k]), 4) for what, each in shares.items()}
+            for k, name in enumerate(predictions.classes)
+        },
+        "never_predicted": [name for k, name in enumerate(predictions.classes) if not shares["predicted"][k]],
+        "adapted": _certainty(predictions),
+        "source_only": None if before is None else _certainty(before),
+        "agreement": None if before is None else float((_numbers(before) == _numbers(predictions)).mean()),
+    }
+    serious, slight = _concerns(summary, shares)
+    verdict = DISTRUST if serious else DOUBT if slight else TRUST
+    return {**summary, "verdict": verdict, "concerns": [*serious, *slight], "words": _words(summary, serious, slight)}
+
+
+def _numbers(predictions: Predictions) -> NDArray[np.int64]:
+    numbers: NDArray[np.int64] = predictions.logits.argmax(1)
+    return numbers
+
+
+def _shares(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+    return np.bincount(labels, minlength=classes) / len(labels)
+
+
+def _certainty(predictions: Predictions) -> dict[str, Any]:
+    return {
+        "confidence": float(predictions.confidence.mean()),
+        "scores": scores(torch.from_numpy(predictions.probabilities)),
+    }
+
+
+def kappa(agreement: float, shares: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+    """Cohen's kappa: agreement beyond what two raters with these shares of the classes would have by chance.
+
+    >>> even = np.array([0.5, 0.5])
+    >>> kappa(0.75, even, even), kappa(0.5, even, even)
+    (0.5, 0.0)
+    """
+    by_chance = float(shares @ others)
+    return (agreement - by_chance) / (1 - by_chance) if by_chance < 1 else 1.0
+
+
+def _concerns(summary: Mapping[str, Any], shares: Mapping[str, NDArray[np.float64]]) -> tuple[list[str], list[str]]:
+    """Say what looks wrong: what is a reason not to trust the predictions, and what is one to doubt them."""
+    serious, slight = [], []
+    largest = int(shares["predicted"].argmax())
+    share, usual = shares["predicted"][largest], shares["source"][largest]
+    if share > (1 + usual) / 2:  # more than half of the way from its share in the source to all there is
+        name = list(summary["classes"])[largest]
+        serious.append(f"one class, {name}, takes {share:.0%} of the target (of the source {usual:.0%})")
+    never, known = len(summary["never_predicted"]), len(summary["classes"])
+    if never > _VANISHED * known and summary["samples"] >= _ENOUGH * known:
+        slight.append(f"{never} of {known} classes are never predicted")
+    if summary["agreement"] is None:
+        slight.append("it could not be compared with a source-only classifier, since the whole network was trained")
+        return serious, slight
+    beyond_chance = kappa(summary["agreement"], shares["predicted"], shares["source_only"])
+    if beyond_chance < _DOUBTFUL_KAPPA:
+        telling = f"it agrees with source only on {summary['agreement']:.0%} of the samples"
+        (serious if beyond_chance < _BAD_KAPPA else slight).append(telling)
+    return serious, slight
+
+
+def _words(summary: Mapping[str, Any], serious: list[str], slight: list[str]) -> str:
+    parts = []
+    after = summary["adapted"]["confidence"]
+    if summary["source_only"]:
+        earlier = summary["source_only"]["confidence"]
+        way = "rose" if after > earlier else "fell"
+        parts.append(f"adaptation changed {1 - summary['agreement']:.0%} of the predictions")
+        parts.append(f"confidence {way} from {earlier:.2f} to {after:.2f}")
+    else:
+        parts.append(f"mean confidence is {after:.2f}")
+    if serious:
+        parts.append(f"{' and '.join([*serious, *slight])}: do not trust this run")
+    elif slight:
+        parts.append(f"{' and '.join(slight)}: look at some predictions before you trust this run")
+    else:
+        parts.append("nothing looks wrong")
+    return "; ".join(parts)
