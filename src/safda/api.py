@@ -56,7 +56,7 @@ def fit(
         target: a domain; labels it may have are dropped at the door.
         out: a new run folder, in which predictions and a verdict on them are written too; None keeps everything in
             memory, and gives no verdict.
-        recipe: a recipe, a preset's name or a TOML file; by default ``default``, and ``digits`` for the embedded digits.
+        recipe: a recipe, a preset's name or a TOML file; by default ``default``, or ``digits`` for embedded digits.
         watch: called after every step.
         cpu: stay on the CPU even where there is a GPU.
         trackers: experiment trackers that accelerate knows, such as ``"tensorboard"``.
@@ -354,9 +354,10 @@ def _later(watch: Watch | None, steps: int) -> Watch | None:
 def _describe(source: Domain, target: Domain, recipe: Recipe, backbone: nn.Module | None) -> dict[str, Any]:
     """Tell what a run folder remembers of its data, and of what makes inputs of them."""
     network, pictures = recipe.network, isinstance(source.inputs, Pictures)
-    if recipe.fine_tune.enabled and not (pictures and network.frozen):
-        why = "network.frozen = false trains it from the first step" if pictures else "the source's samples are none"
-        raise SafdaError(f"fine_tune.enabled is for pictures, whose backbone is frozen at first; {why}")
+    if recipe.fine_tune.enabled and not pictures:
+        raise SafdaError(f"{source.name}: there is no backbone to fine-tune; fine_tune.enabled is for picture files")
+    if recipe.fine_tune.enabled and not network.frozen:
+        raise SafdaError("fine_tune.enabled begins with a frozen backbone; set network.frozen = true, or leave it out")
     about: dict[str, Any] = {}
     if pictures:
         if backbone is None:

@@ -7,18 +7,23 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from safda import __version__
-from safda.errors import SafdaError, nearest
+from safda.errors import SafdaError, SafdaWarning, nearest
 from safda.recipe import ADVERSARIES, PRESETS, Knob, Recipe, load_recipe, walk
 
 if TYPE_CHECKING:
     from safda.training import Outcome
 
-_FIT = "safda fit SOURCE TARGET -o RUN [--recipe R] [--adversary NAME] [--no-saf] [any knob of the recipe] [options]"
+_FIT = (
+    "safda fit SOURCE TARGET -o RUN [--backbone NAME] [--weights FILE] [--fine-tune] [--recipe R] [--adversary NAME] "
+    "[--no-saf] [any knob of the recipe] [options]"
+)
 _FEATURES = "safda features DATA [--backbone NAME] [--weights FILE] [any knob of the network]"
 _RECIPE = "safda recipe [PRESET] [any knob of the recipe]"
 _TUNE = "safda tune SOURCE TARGET -o FOLDER [--trials N] [--storage URL] [any knob of the recipe] [options]"
@@ -39,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = nearest(unknown[0].split("=")[0], flags) if unknown[0].startswith("-") else ""
         command.error(f"unknown argument {unknown[0]}{hint if 'mean' in hint else '; see --help'}")
     try:
-        code: int = options.run(options)
+        with _notes():
+            code: int = options.run(options)
     except SafdaError as error:
         if options.traceback:
             traceback.print_exc()
@@ -287,6 +293,23 @@ def _counting(title: str) -> Any:
 def _say(machine: dict[str, Any], person: str) -> None:
     """One sentence in a terminal, one line of JSON anywhere else."""
     print(person if sys.stdout.isatty() else json.dumps(machine, ensure_ascii=False))
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Show our own warnings as notes of one line, each once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", SafdaWarning)
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, SafdaWarning):
+                print(f"safda: note: {message}", file=sys.stderr)
+            else:
+                usual(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def _is_first_process() -> bool:

@@ -302,11 +302,12 @@ def check_backbone(network: Network) -> None:
                 "network.backbone = 'small-cnn' has no pretrained weights; 'recipe = digits' trains it from scratch"
             )
         return
+    config = _pretrained_config(name)
     _warn_of_other_weights(network)
     if network.weights and not Path(network.weights).is_file():
         raise SafdaError(f"network.weights = '{network.weights}': no such file")
     if pretrained:
-        hub_file(name, _pretrained_config(name).hf_hub_id)
+        hub_file(name, config.hf_hub_id)
 
 
 def _warn_of_other_weights(network: Network) -> None:
@@ -348,15 +349,12 @@ def _timm_with(name: str | None) -> Any:
 def _pretrained_config(name: str) -> Any:
     """What timm knows of a model's weights, which decides how pictures are cut for it; or say that it has none such."""
     timm = _timm_with(name)
-    config = timm.get_pretrained_cfg(name)
-    if config is None:
-        raise SafdaError(f"network.backbone = {name!r}: timm has no such weights{_tags(timm, name.split('.')[0])}")
-    return config
-
-
-def _tags(timm: Any, architecture: str) -> str:
-    known = timm.list_pretrained(f"{architecture}.*")
-    return f"; known: {', '.join(known)}" if known else ""
+    try:
+        return timm.get_pretrained_cfg(name, allow_unregistered=False)
+    except RuntimeError:
+        known = timm.list_pretrained(f"{name.split('.')[0]}.*")
+        hint = f"; known: {', '.join(known)}" if known else ""
+        raise SafdaError(f"network.backbone = {name!r}: timm has no such weights{hint}") from None
 
 
 def _timm_backbone(network: Network, sample: Tensor) -> nn.Module:

@@ -246,7 +246,7 @@ class Recipe:
             self.first_stage(),
             steps=self.fine_tune.steps,
             batch=self.fine_tune.batch,
-            checkpoint_every=min(self.checkpoint_every, 50),  # its steps take as long as many of the first stage's
+            checkpoint_every=min(self.checkpoint_every, _LONG_STEPS),
             network=replace(self.network, frozen=False),
             optimiser=replace(self.optimiser, lr=self.fine_tune.lr),
             adversary=replace(self.adversary, ramp=_AT_ONCE),
@@ -304,6 +304,7 @@ class Recipe:
 
 
 _AT_ONCE = 1e6  # of a ramp: full weight after one step
+_LONG_STEPS = 50  # between checkpoints of fine-tuning, whose steps take as long as many of the first stage's
 
 #: What makes source-only training of a recipe, and the best of it: adaptation may want another norm and a stronger
 #: decay, and both only weaken a classifier that does not adapt.

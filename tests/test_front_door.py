@@ -1,0 +1,268 @@
+"""Two folders in, the best that safda can do out: one default whatever the container, weights, fine-tuning."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+import safda
+from safda import SAFClassifier
+from safda.api import default_recipe, resume
+from safda.cli import main
+from safda.data import load_domain
+from safda.data.pictures import Transform, decoded
+from safda.errors import SafdaError, SafdaWarning
+from safda.features import for_network, frozen_features
+from safda.networks import Backbone, check_backbone, full_name, guard_torchvision, make_backbone
+from safda.recipe import Network, preset
+from safda.runs import RunFolder
+from safda.training import weights_of
+from tests.conftest import TINY
+from tests.test_pictures import content, folder, write
+from tests.test_training import Killed, killed_at
+
+
+@pytest.fixture
+def both(tmp_path):
+    return folder(tmp_path / "source"), folder(tmp_path / "target", seed=5000, size=(40, 64))
+
+
+@pytest.fixture(scope="module")
+def knobs(tmp_path_factory):
+    """The default, with a backbone and heads that are small; its weights come from a file, as a user's would."""
+    torch.manual_seed(3)
+    backbone, _ = make_backbone(Network(), torch.zeros(3, 32, 32))
+    file = tmp_path_factory.mktemp("weights") / "small.safetensors"
+    save_file(weights_of(backbone), file)
+    return {**TINY, "network.backbone": "small-cnn", "network.weights": str(file), "checkpoint_every": 4, "steps": 9}
+
+
+# -------------------------------------------------------------------------------------------------- one default
+
+
+def test_the_default_is_one_recipe_whatever_the_container(both, tmp_path, knobs):
+    features = folder_features(both, knobs)
+    np.savez(tmp_path / "x.npz", features=features[0], labels=np.arange(12) % 3)
+    adapted = safda.fit(*both, cpu=True, **knobs)
+    arrays = safda.fit(tmp_path / "x.npz", features[1], cpu=True, steps=9, **TINY)
+    changes = {key: value for key, value in TINY.items() if key != "batch"}
+    classifier = SAFClassifier(steps=9, batch=TINY["batch"], knobs=changes).fit(features[0], np.arange(12) % 3)
+    assert default_recipe("photos") == default_recipe("x.npz") == preset("default") == SAFClassifier()._recipe()
+    assert adapted.recipe == preset("default").override(knobs)
+    assert arrays.recipe == classifier.adapted_.recipe == preset("default").override({"steps": 9, **TINY})
+    assert adapted.recipe.network.frozen
+
+
+def folder_features(both, knobs):
+    """What a frozen backbone sees in two folders, computed anew."""
+    network = Network(backbone="small-cnn", weights=knobs["network.weights"], frozen=True)
+    backbone, _ = make_backbone(network, torch.zeros(3, 32, 32, dtype=torch.uint8))
+    domains = [for_network(load_domain(path), Transform(32)) for path in both]
+    with torch.no_grad():
+        return [backbone.eval()(domain.batch(torch.arange(len(domain)))).numpy() for domain in domains]
+
+
+def test_pictures_their_features_and_the_estimator_give_the_same_answers(both, tmp_path, knobs):
+    source, target = (load_domain(path) for path in both)
+    pictures = safda.fit(source, target, cpu=True, seed=5, **knobs)
+    features, wanted = folder_features(both, knobs), pictures.predict(target)
+    labels = np.array(source.classes)[source.labels.numpy()]
+    np.savez(tmp_path / "s.npz", features=features[0], labels=labels)
+    np.savez(tmp_path / "t.npz", features=features[1])
+    small = {**TINY, "steps": 9, "checkpoint_every": 4}
+    arrays = safda.fit(tmp_path / "s.npz", tmp_path / "t.npz", cpu=True, seed=5, **small)
+    np.testing.assert_array_equal(arrays.predict(features[1]).probabilities, wanted.probabilities)
+    estimator = SAFClassifier(knobs=small, random_state=5).fit(features[0], labels, X_target=features[1])
+    np.testing.assert_array_equal(estimator.predict_proba(features[1]), wanted.probabilities)
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in {**knobs, "seed": 5}.items()]
+    assert main(["fit", *map(str, both), "-o", str(tmp_path / "run"), "--cpu", *words]) == 0
+    on_disk = safda.Adapted.load(tmp_path / "run").predict(target)
+    np.testing.assert_array_equal(on_disk.probabilities, wanted.probabilities)
+
+
+# ------------------------------------------------------------------------------------------------------- weights
+
+
+def test_an_ambiguous_name_is_told_and_a_full_one_is_not():
+    with pytest.warns(SafdaWarning, match=r"'resnet50' has \d+ sets of weights.* cut as for resnet50.a1_in1k.*tv_in1k"):
+        check_backbone(Network(backbone="resnet50", weights=__file__))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_backbone(Network(backbone="resnet50.tv_in1k", weights=__file__))
+        check_backbone(Network(backbone="tf_efficientnet_lite0", weights=__file__))  # timm has one set of them
+        check_backbone(Network(backbone="resnet50"))  # from scratch, so there is nothing to confuse
+    assert all(recipe.network.backbone == "resnet50.tv_in1k" for name, recipe in all_presets() if "paper" in name)
+    assert full_name(Network(backbone="resnet50")) == "resnet50.a1_in1k"
+
+
+def all_presets():
+    from safda.recipe import PRESETS
+
+    return PRESETS.items()
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (Network(backbone="small-cnn", pretrained=True), "has no pretrained weights; 'recipe = digits' trains it"),
+        (Network(backbone="resnet50", weights="nowhere.safetensors"), "no such file"),
+        (Network(backbone="resnet50x"), "did you mean 'resnet50"),
+        (Network(backbone="resnet50.tv_in2k"), "no such weights; known: .*resnet50.tv_in1k"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::safda.errors.SafdaWarning")
+def test_a_backbone_that_cannot_be_had_is_told(network, words):
+    with pytest.raises(SafdaError, match=words):
+        check_backbone(network)
+
+
+def test_without_weights_and_internet_it_is_said_at_once_and_what_to_do(tmp_path):
+    """With the real client of the hub, whose address is a port of this machine where nobody listens."""
+    folder(tmp_path / "a")
+    (tmp_path / "a" / "ant" / "0.jpg").write_bytes(b"broken")  # would be told, if pictures were opened first
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub")}
+    ended = subprocess.run(
+        [sys.executable, "-m", "safda.cli", "fit", "a", "a", "-o", "run"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    for words in ("resnet50.tv_in1k", "--weights FILE", "timm/resnet50.tv_in1k"):
+        assert words in ended.stderr
+    assert "Retry" not in ended.stderr
+    assert "pretrained" not in ended.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_run_folder_tells_the_backbone_its_weights_and_how_pictures_were_cut(both, tmp_path, knobs):
+    safda.fit(*both, out=tmp_path / "run", cpu=True, **knobs)
+    data = RunFolder.open(tmp_path / "run").data
+    assert data["transform"] == {"side": 32, "crop": 0.875, "interpolation": "bilinear", "squash": False}
+    assert data["backbone"]["name"] == "small-cnn"
+    assert data["backbone"]["weights"] == knobs["network.weights"]
+    assert len(data["backbone"]["digest"]) == 32
+
+
+@pytest.mark.parametrize(
+    ("transform", "options"),
+    [
+        (Transform(224), {"crop_pct": 0.875, "interpolation": "bilinear"}),
+        (Transform(224, 0.95, "bicubic"), {"crop_pct": 0.95, "interpolation": "bicubic"}),
+        (Transform(224, 1.0, "bicubic", True), {"crop_pct": 1.0, "interpolation": "bicubic", "crop_mode": "squash"}),
+    ],
+)
+def test_pictures_are_cut_as_timm_cuts_them(tmp_path, transform, options):
+    guard_torchvision()
+    import timm.data
+
+    smooth = Image.fromarray(np.random.default_rng(0).integers(0, 255, (9, 12, 3), dtype=np.uint8)).resize((600, 400))
+    file = write(tmp_path / "d" / "a.png", content(smooth))
+    usual = timm.data.create_transform((3, 224, 224), mean=(0.0,) * 3, std=(1.0,) * 3, **options)
+    ours = for_network(load_domain(tmp_path / "d"), transform).batch(torch.tensor([0]))[0]
+    assert (ours / 255 - usual(Image.open(file))).abs().mean() < 0.004
+    assert decoded(file, transform).shape[1] == transform.short
+
+
+# --------------------------------------------------------------------------------------------------- fine-tuning
+
+
+@pytest.fixture
+def tuned(knobs):
+    return {**knobs, "fine_tune.enabled": True, "fine_tune.steps": 7, "fine_tune.batch": 6}
+
+
+@pytest.mark.parametrize("step", [1, 8, 9, 10, 13, 15])
+def test_a_fine_tuned_run_resumes_exactly_in_either_stage(both, tmp_path, tuned, step, monkeypatch):
+    monkeypatch.setattr("safda.recipe._LONG_STEPS", 2)  # checkpoints within seven steps
+    safda.fit(*both, out=tmp_path / "whole", cpu=True, **tuned)
+    with pytest.raises(Killed):
+        safda.fit(*both, out=tmp_path / "cut", cpu=True, watch=killed_at(step), **tuned)
+    _, outcome = resume(tmp_path / "cut", cpu=True, verdict=True)
+    assert outcome.step == 16
+    for name in ("model.safetensors", "frozen/model.safetensors", "predictions.csv", "summary.json", "metrics.jsonl"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
+
+
+def test_fine_tuning_starts_from_the_adapted_heads_and_trains_the_backbone(both, tmp_path, tuned):
+    adapted = safda.fit(*both, out=tmp_path / "run", cpu=True, **tuned)
+    safda.fit(*both, out=tmp_path / "still", cpu=True, **{**tuned, "fine_tune.lr": 0.0})
+    safda.fit(*both, out=tmp_path / "frozen", cpu=True, **{**tuned, "fine_tune.enabled": False})
+    first, still, last, alone = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("run/frozen", "still", "run", "frozen")
+    )
+    parameters = {name for name, _ in adapted.model.named_parameters()}
+    statistics = {name for name in first if "running" in name and name.startswith("backbone")}
+    assert all(torch.equal(first[name], alone[name]) for name in first)  # the first stage is the default itself
+    assert all(torch.equal(first[name], still[name]) for name in parameters)  # with a rate of zero, nothing moves
+    assert all(torch.equal(first[name], last[name]) for name in statistics)  # as pretrained
+    moved = {name for name in parameters if not torch.equal(first[name], last[name])}
+    assert {name for name in parameters if name.startswith(("backbone", "bottleneck", "classifier"))} <= moved
+
+
+def test_fine_tuned_pictures_hear_of_neighbours_in_the_features_they_began_with(both, tmp_path, tuned):
+    from safda.neighbours import Neighbourhood
+
+    safda.fit(*both, out=tmp_path / "run", cpu=True, **{**tuned, "fine_tune.lr": 0.0, "fine_tune.steps": 1})
+    known = RunFolder.open(tmp_path / "run").last_checkpoint().neighbours
+    first = safda.Adapted.load(tmp_path / "run" / "frozen")
+    features = [frozen_features(first.model, for_network(load_domain(path), Transform(32))) for path in both]
+    near = Neighbourhood(*features)
+    near.update(torch.arange(12), torch.from_numpy(first.answer(features[1]).probabilities))
+    near.spread()
+    torch.testing.assert_close(known["labels"], near.labels)
+
+
+def test_batch_norm_keeps_its_statistics_where_asked():
+    pictures = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8)
+    for norm, moves in (("fixed", False), ("batch", True)):
+        backbone, _ = make_backbone(Network(backbone_norm=norm), pictures[0])
+        assert isinstance(backbone, Backbone)
+        before = backbone.network[1].running_mean.clone()
+        backbone.train()(pictures)
+        assert torch.equal(before, backbone.network[1].running_mean) != moves
+    assert preset("fine-tune").network.backbone_norm == "fixed"
+    assert preset("paper-office31").network.backbone_norm == "batch"
+
+
+def test_fine_tuning_wants_pictures_and_a_frozen_beginning(both, files, tuned):
+    with pytest.raises(SafdaError, match="no backbone to fine-tune"):
+        safda.fit(*files, cpu=True, **{"fine_tune.enabled": True})
+    with pytest.raises(SafdaError, match="begins with a frozen backbone"):
+        safda.fit(*both, cpu=True, **{**tuned, "network.frozen": False})
+
+
+# -------------------------------------------------------------------------------------------- the end of a run
+
+
+def test_a_run_ends_with_predictions_and_a_summary(both, tmp_path, knobs, capsys):
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in knobs.items()]
+    assert main(["fit", *map(str, both), "-o", str(tmp_path / "run"), "--cpu", *words]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["summary"] == json.loads((tmp_path / "run" / "summary.json").read_text())
+    lines = (tmp_path / "run" / "predictions.csv").read_text().splitlines()
+    assert lines[0] == "id,class,confidence,source_only"
+    assert len(lines) == 13
+    predicted = [line.split(",")[1] for line in lines[1:]]
+    assert predicted == safda.Adapted.load(tmp_path / "run").predict(both[1]).labels
+    same = np.mean([line.split(",")[1] == line.split(",")[3] for line in lines[1:]])
+    assert said["summary"]["agreement"] == pytest.approx(same)
+    assert said["summary"]["classes"]["ant"]["predicted"] == pytest.approx(predicted.count("ant") / 12, abs=1e-4)
+    assert said["summary"]["classes"]["ant"]["source"] == pytest.approx(1 / 3, abs=1e-4)
+
+
+def test_a_finished_run_that_was_killed_before_its_summary_gets_it(both, tmp_path, knobs):
+    safda.fit(*both, out=tmp_path / "run", cpu=True, **knobs)
+    wanted = {name: (tmp_path / "run" / name).read_bytes() for name in ("summary.json", "predictions.csv")}
+    for name in wanted:
+        (tmp_path / "run" / name).unlink()
+    assert main(["resume", str(tmp_path / "run"), "--cpu"]) == 0
+    assert wanted == {name: (tmp_path / "run" / name).read_bytes() for name in wanted}
