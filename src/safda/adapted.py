@@ -99,15 +99,23 @@ class Adapted:
         """The experiment that made it."""
         return self.model.recipe
 
-    @torch.inference_mode()
-    def predict(self, data: Any) -> Predictions:
-        """Predict the class of every sample of a domain: a name, a path or an array."""
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.model.parameters()).device
+
+    def ready(self, data: Any) -> Domain:
+        """Give a domain as the network takes it: pictures in its input size, or as a frozen backbone's features."""
         shape = tuple(self._data["input_shape"])
         domain = for_network(load_domain(data), shape[-1])
         check_shape(domain, shape)
-        device = next(self.model.parameters()).device
-        domain = frozen_features(self.model, domain)
-        parts = [self.model.predict(inputs.to(device)) for inputs in evaluation_batches(domain)]
+        return frozen_features(self.model, domain)
+
+    @torch.inference_mode()
+    def predict(self, data: Any) -> Predictions:
+        """Predict the class of every sample of a domain: a name, a path or an array."""
+        domain = self.ready(data)
+        parts = [self.model.predict(inputs.to(self.device)) for inputs in evaluation_batches(domain)]
         logits, embedding = (torch.cat(part).float().cpu() for part in zip(*parts, strict=True))
         ids = domain.ids or tuple(str(row) for row in range(len(domain)))
         return Predictions(ids, self.classes, logits.numpy(), embedding.numpy(), domain.skipped)
