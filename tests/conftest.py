@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+
+from safda.data import load_domain
 
 #: A network small enough that a run takes a moment.
 TINY = {
@@ -27,6 +30,20 @@ def blobs(seed: int, shift: float, classes: int = 3, per_class: int = 20, dim: i
     labels = np.repeat(np.arange(classes), per_class)
     features = 3 * np.eye(dim)[labels] + rng.normal(size=(len(labels), dim)) + shift
     return features.astype(np.float32), labels
+
+
+#: For :func:`flat_digits`: a network and a run that take a second or two, and are enough to see what adaptation does.
+SHORT = {"steps": 300, "network.bottleneck_width": 128, "network.classifier_width": 128}
+SOURCE_ONLY = {"adversary.name": "none", "saf.enabled": False}
+#: MDD alone, with a weight that such a short run feels.
+MDD_ALONE = {"adversary.weight": 0.3, "saf.enabled": False}
+
+
+@cache
+def flat_digits():
+    """Drawn digits and handwritten ones as arrays, where source only fails: X, y, X_target, y_target."""
+    domains = [load_domain(name) for name in ("digits-rendered", "digits-handwritten")]
+    return tuple(part.numpy() for domain in domains for part in (domain.inputs.flatten(1), domain.labels))
 
 
 @pytest.fixture

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from safda import selection
 from safda.bench import cells as cells_module
 from safda.bench import claims as claims_module
 from safda.bench import render
+from safda.bench import results as results_module
 from safda.bench.benchmark import claims, from_dict, load_benchmark, shipped
 from safda.bench.engines import Engine, run_cells
 from safda.bench.lab import open_lab
@@ -274,6 +276,29 @@ def test_the_oracle_shows_only_when_asked_and_the_choice_does_not_look_at_labels
     assert "## Oracle" in asked
     assert RESULTS.chosen("mdd", "A→B").accuracy == 80.0  # the made-up score likes the worst run best
     assert RESULTS.oracle("mdd", "A→B").accuracy == 84.0
+
+
+def test_a_lab_from_before_a_score_was_there_is_still_read(data, tmp_path, monkeypatch):
+    lab = lab_of(data, tmp_path / "lab", seeds=1)
+    run_cells(lab.cells(), lab.folder, Engine())
+    monkeypatch.setitem(selection.SCORES, "newest", lambda probabilities: 0.5)
+    write_tables(lab)
+    lines = [line for line in csv.DictReader((lab.tables / "results.csv").open()) if line["kind"] == "ours"]
+    assert {line["score/newest"] for line in lines} == {""}
+    assert "" not in {line["score/information"] for line in lines}
+    more = lab_of(data, tmp_path / "lab", seeds=2)
+    run_cells(more.cells(), more.folder, Engine())
+    monkeypatch.setattr(results_module, "CHOOSER", "newest")
+    results = Results.of(more)
+    assert results.chosen("mdd", "A→B").seed == 1  # only the new run can be judged by it
+    assert "## Chosen without labels" in render.report(results, {}, oracle=False)
+
+
+def test_where_no_run_has_the_score_none_is_chosen(monkeypatch):
+    monkeypatch.setattr(results_module, "CHOOSER", "newest")
+    assert RESULTS.chosen("mdd", "A→B") is None
+    chosen = render.report(RESULTS, {}, oracle=False).partition("## Chosen without labels")[2]
+    assert "| MDD | – | – | – |" in chosen
 
 
 def test_ours_stands_against_the_published():

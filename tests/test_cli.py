@@ -10,7 +10,7 @@ import pytest
 import safda
 from safda.cli import main
 from safda.view import TrainingView
-from tests.conftest import TINY, blobs
+from tests.conftest import MDD_ALONE, SHORT, SOURCE_ONLY, TINY, blobs, flat_digits
 
 
 def run(capsys, *words):
@@ -72,6 +72,37 @@ def test_python_and_the_command_line_give_the_same(fitted, files):
     np.testing.assert_array_equal(
         adapted.predict(files[1]).probabilities, safda.Adapted.load(fitted).predict(files[1]).probabilities
     )
+
+
+@pytest.fixture
+def digits(tmp_path):
+    """Drawn digits and handwritten ones as .npz files."""
+    X, y, X_target, y_target = flat_digits()
+    np.savez(tmp_path / "drawn.npz", features=X, labels=y)
+    np.savez(tmp_path / "written.npz", features=X_target, labels=y_target)
+    return tmp_path / "drawn.npz", tmp_path / "written.npz"
+
+
+def test_adaptation_on_the_command_line_does_something(digits, tmp_path, capsys):
+    knobs = [word for path, value in SHORT.items() for word in (f"--{path.replace('_', '-')}", value)]
+
+    def accuracy(*words):
+        out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        assert run(capsys, "fit", *digits, "-o", out, *knobs, *words)[0] == 0
+        return json.loads(run(capsys, "evaluate", out, digits[1], "--json")[1])["accuracy"]
+
+    source_only = accuracy("--adversary", "none", "--no-saf")
+    assert accuracy() > source_only + 0.08
+    assert accuracy("--adversary.weight", 0.3, "--no-saf") > source_only + 0.04
+
+
+def test_adaptation_in_python_does_something(digits):
+    def accuracy(changes):
+        return safda.fit(*digits, **SHORT, **changes).evaluate(digits[1]).accuracy
+
+    source_only = accuracy(SOURCE_ONLY)
+    assert accuracy({}) > source_only + 0.08
+    assert accuracy(MDD_ALONE) > source_only + 0.04
 
 
 def test_save_and_load(files, tmp_path):

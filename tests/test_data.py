@@ -127,3 +127,17 @@ def test_a_stream_depends_on_nothing_but_the_step():
     assert [stream.rows(step).tolist() for step in reversed(range(12))][::-1] == forwards
     assert [Stream(10, 3, 5, 1).rows(step).tolist() for step in range(12)] != forwards
     assert [Stream(10, 3, 6, 0).rows(step).tolist() for step in range(12)] != forwards
+
+
+def test_some_rows_of_a_domain_are_a_domain(tmp_path):
+    labels = np.array(["b", "a", "b", "c"])
+    np.save(tmp_path / "x.npy", GOOD)
+    np.save(tmp_path / "x.labels.npy", labels)
+    named = from_arrays("x", GOOD, labels, ids=["w", "x", "y", "z"])
+    for domain, ids in ((named, ("z", "x", "x")), (load_domain(tmp_path / "x.npy"), None)):
+        taken = domain.take(torch.tensor([3, 1, 1]))
+        np.testing.assert_array_equal(taken.batch(torch.arange(3)), GOOD[[3, 1, 1]])
+        assert (len(taken), taken.labels.tolist(), taken.classes) == (3, [2, 0, 0], ("a", "b", "c"))
+        assert taken.ids == ids
+        assert taken.in_memory == domain.in_memory
+    assert named.unlabelled().take(torch.tensor([2])).labels is None

@@ -367,3 +367,13 @@ def test_files_are_opened_again_only_when_they_have_changed(tmp_path, monkeypatc
     write(root / "bee" / "2.jpg", content(noise((1, 1, 1)), "JPEG"))
     assert load_domain(root).fingerprint() != first
     assert opened == ["2.jpg"]
+
+
+def test_some_pictures_are_taken_without_being_read(tmp_path):
+    domain = load_domain(folder(tmp_path / "d"))
+    rows = torch.tensor([9, 2])
+    whole = for_network(domain, 32).batch(rows)
+    (tmp_path / "d" / "ant" / "0.jpg").unlink()  # whoever reads what was not asked for stumbles here
+    taken = domain.take(rows)
+    assert (taken.ids, taken.labels.tolist()) == (("cat/1.jpg", "ant/2.jpg"), [2, 0])
+    assert torch.equal(for_network(taken, 32).batch(torch.arange(2)), whole)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from safda.errors import SafdaError
@@ -41,6 +44,65 @@ def test_any_value_out_of_range_is_refused_with_the_nearest_right_one(data):
         with pytest.raises(SafdaError, match="out of range") as caught:
             Recipe().override({path: drawn})
         assert str(caught.value).endswith(repr(kind(bound)))
+
+
+KINDS = {
+    int: [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64],
+    float: [np.float16, np.float32, np.float64, np.int16, np.uint64],
+}
+
+
+@given(st.data())
+def test_numpys_numbers_are_taken_as_pythons_own(data):
+    path, knob, value = data.draw(st.sampled_from([k for k in walk(Recipe()) if k[1].low is not None]))
+    kind = data.draw(st.sampled_from(KINDS[type(value)]))
+    limits = np.iinfo(kind) if issubclass(kind, np.integer) else np.finfo(kind)
+    low, high = max(knob.low, float(limits.min)), min(knob.high, float(limits.max))
+    drawn = kind(data.draw(st.floats(low, high)))
+    assume(knob.low <= drawn.item() <= knob.high)  # float16 may round it out of the range
+    recipe = Recipe().override({path: drawn})
+    kept = {p: v for p, _, v in walk(recipe)}[path]
+    assert (type(kept), kept) == (type(value), drawn.item())
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_numpys_truth_and_texts_are_taken_as_pythons_own(value):
+    recipe = Recipe().override({"saf.enabled": np.bool_(value), "saf.eta": np.str_("beta")})
+    assert recipe.saf.enabled is value
+    assert type(recipe.saf.eta) is str
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("steps", np.float64(3.0)),
+        ("steps", np.bool_(True)),
+        ("steps", np.str_("3")),
+        ("steps", np.array(3)),
+        ("steps", np.arange(1, 99)),
+        ("steps", np.array([3])),
+        ("steps", 1.5),
+        ("steps", "3"),
+        ("optimiser.lr", np.bool_(True)),
+        ("optimiser.lr", True),
+        ("optimiser.lr", np.array([0.1])),
+        ("optimiser.lr", np.datetime64(1, "s")),
+        ("saf.enabled", np.int64(1)),
+        ("saf.eta", np.bytes_(b"beta")),
+    ],
+)
+def test_what_is_not_such_a_number_is_still_refused(path, value):
+    with pytest.raises(SafdaError, match=rf"{path} = .* must be ") as caught:
+        Recipe().override({path: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_recipes_need_neither_torch_nor_numpy():
+    code = "import sys, safda; safda.Recipe().override({'steps': 3}); print({'torch', 'numpy'} & {*sys.modules})"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == "set()\n"
 
 
 @pytest.mark.parametrize(

@@ -38,3 +38,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'safda' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Name what can be imported, whether it has been or not."""
+    return sorted({*globals(), *__all__})

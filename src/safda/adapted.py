@@ -107,6 +107,17 @@ class Adapted:
         """The experiment that made it."""
         return self.model.recipe
 
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.model.parameters()).device
+
+    def ready(self, data: Any, count: Count | None = None) -> Domain:
+        """Give a domain as the network takes it: pictures in its input size, or as a frozen backbone's features."""
+        domain = for_network(load_domain(data), transform_of(self.data))
+        check_shape(domain, tuple(self.data["input_shape"]))
+        return frozen_features(self.model, domain, count)
+
     def predict(self, data: Any, count: Count | None = None) -> Predictions:
         """Predict the class of every sample.
 
@@ -114,15 +125,12 @@ class Adapted:
             data: a domain: a name, a path or an array.
             count: told (done, of how many) while a frozen backbone looks at pictures it has not seen.
         """
-        domain = for_network(load_domain(data), transform_of(self.data))
-        check_shape(domain, tuple(self.data["input_shape"]))
-        return self.answer(frozen_features(self.model, domain, count))
+        return self.answer(self.ready(data, count))
 
     @torch.inference_mode()
     def answer(self, domain: Domain) -> Predictions:
-        """Predict samples that are in the network's own form: its inputs, or features of a frozen backbone."""
-        device = next(self.model.parameters()).device
-        parts = [self.model.predict(inputs.to(device)) for inputs in evaluation_batches(domain)]
+        """Predict samples that are as the network takes them: its inputs, or features of its frozen backbone."""
+        parts = [self.model.predict(inputs.to(self.device)) for inputs in evaluation_batches(domain)]
         logits, embedding = (torch.cat(part).float().cpu() for part in zip(*parts, strict=True))
         ids = domain.ids or tuple(str(row) for row in range(len(domain)))
         return Predictions(ids, self.classes, logits.numpy(), embedding.numpy(), domain.skipped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,7 +37,8 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         steps: training steps; None keeps the recipe's.
         batch: samples of each domain in a step; None keeps the recipe's.
         knobs: any other knobs of the recipe, by path: ``{"optimiser.lr": 0.01}``.
-        random_state: decides every random draw; an int gives the same result again.
+        random_state: decides every random draw. An int is the seed, the same as ``safda fit --seed``; a ``RandomState``
+            draws one; None keeps the recipe's. A ``"seed"`` among the knobs goes before it.
         verbose: show progress.
 
     Attributes:
@@ -193,8 +195,8 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         recipe = self.recipe if isinstance(self.recipe, Recipe) else load_recipe(self.recipe)
         chosen = {"adversary.name": self.adversary, "saf.enabled": self.saf, "steps": self.steps, "batch": self.batch}
         changes = {path: value for path, value in chosen.items() if value is not None}
-        if self.random_state is not None or "seed" not in (self.knobs or {}):
-            changes["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
+        if self.random_state is not None:
+            changes["seed"] = _seed(self.random_state)
         return recipe.override({**changes, **(self.knobs or {})}, type(self).__name__)
 
     def _outputs(self, X: ArrayLike) -> Predictions:
@@ -207,6 +209,13 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float32"]  # what the network computes in
         return tags
+
+
+def _seed(random_state: Any) -> int:
+    """Give the seed that an int is, or that a generator draws."""
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def _require_finite(X: NDArray[np.float32], name: str) -> None:

@@ -83,7 +83,7 @@ class AdaptationModel(nn.Module):
             spread: labels of the target rows for SAF to use in place of predictions; zeros where none is known.
         """
         recipe = self.recipe
-        features = self.centring(self.backbone(torch.cat([source, target])))
+        features = self.features(torch.cat([source, target]))
         projected = self.bottleneck.linear(features)
         embedding = self.bottleneck.finish(projected, len(labels))
         batch = JointBatch(features, embedding, self.classifier(embedding), labels)
@@ -105,6 +105,11 @@ class AdaptationModel(nn.Module):
             losses["self_training"] = extra * mixed.self_training
         said = logits[-len(target) :].detach().softmax(1)
         return StepOutput(losses, adversary.health, mixed.eta.detach(), said)
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Give φ, what B and SAF see: F's output, centred where the recipe says so."""
+        features: Tensor = self.centring(self.backbone(inputs))
+        return features
 
     @torch.no_grad()
     def _steady_logits(self, projected: Tensor) -> Tensor:
@@ -136,6 +141,6 @@ class AdaptationModel(nn.Module):
 
     def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Give the adapted classifier's logits and the embedding B(F(x)); for use in evaluation mode."""
-        features = self.centring(self.backbone(inputs))
+        features = self.features(inputs)
         embedding = self.bottleneck(features)
         return self.adversary.predict(features, embedding, self.classifier(embedding)), embedding

@@ -388,16 +388,23 @@ def _checked(f: Field[Any], value: Any, where: str) -> Any:
     """Give the value in the knob's own type, or say what is wrong and what would be right."""
     about: Knob = f.metadata["knob"]
     kind: Any = type(f.default)
+    value = _pythons_own(value)
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        raise SafdaError(f"{where} = {value!r} must be {_KIND[kind]}")
+        raise SafdaError(f"{where} = {' '.join(repr(value).split())} must be {_KIND[kind]}")
     if about.choices and value not in about.choices:
         raise SafdaError(f"{where} = {value!r} is unknown{nearest(value, about.choices)}")
     if about.low is not None and about.high is not None and not about.low <= value <= about.high:
         bound = kind(about.high if value > about.high else about.low)
         raise SafdaError(f"{where} = {value!r} is out of range{_range_text(about)}; the nearest right one is {bound!r}")
     return value
+
+
+def _pythons_own(value: Any) -> Any:
+    """Give a number of numpy's, such as a search over ``np.arange`` tries, as Python's own."""
+    numpy = sys.modules.get("numpy")  # who has not imported it cannot have made one: recipes are quick to load
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 _KIND = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

@@ -26,7 +26,7 @@ _INTERVAL = (2.5, 97.5)
 
 @dataclass(frozen=True)
 class Run:
-    """One finished cell: its accuracy, and that of every class, in percent; and its label-free scores."""
+    """One finished cell: its accuracy, and that of every class, in percent; and the label-free scores of its day."""
 
     row: str
     task: str
@@ -133,8 +133,8 @@ class Results:
         return stat([statistics.fmean(runs[seed].accuracy for runs in by_task) for seed in sorted(whole)])
 
     def chosen(self, row: str, task: str) -> Run | None:
-        """Give the run that one would choose without labels."""
-        runs = self.of_cell(row, task).values()
+        """Give the run that one would choose without labels, among those that have the score."""
+        runs = [run for run in self.of_cell(row, task).values() if CHOOSER in run.scores]
         return max(runs, key=lambda run: run.scores[CHOOSER], default=None)
 
     def oracle(self, row: str, task: str) -> Run | None:
@@ -196,7 +196,7 @@ def tidy(results: Results) -> Columns:
                 "seed": run.seed,
                 "accuracy": run.accuracy,
                 "calibration_error": run.calibration_error,
-                **{f"score/{name}": run.scores[name] for name in SCORES},
+                **{f"score/{name}": run.scores.get(name) for name in SCORES},
                 **{f"accuracy/{name}": run.classes.get(name) for name in results.classes},
                 "key": run.key,
             }

@@ -36,6 +36,9 @@ class Stored(Protocol):
     def augmented(self, rows: Tensor, draws: NDArray[np.float64]) -> Tensor:
         """Give these rows as training sees them; ``draws`` are uniform numbers, a line for each row."""
 
+    def take(self, rows: Tensor) -> Stored:
+        """Give these samples alone, as unread as before."""
+
     def fingerprint(self) -> str:
         """A digest of all samples."""
 
@@ -77,6 +80,13 @@ class Domain:
         if draws is None or isinstance(self.inputs, Tensor):
             return self.inputs[rows]
         return self.inputs.augmented(rows, draws)
+
+    def take(self, rows: Tensor) -> Domain:
+        """Give a domain of these samples alone; what stays on disk is not read for it."""
+        inputs = self.inputs[rows] if isinstance(self.inputs, Tensor) else self.inputs.take(rows)
+        labels = None if self.labels is None else self.labels[rows]
+        ids = None if self.ids is None else tuple(self.ids[row] for row in rows.tolist())
+        return replace(self, inputs=inputs, labels=labels, ids=ids)
 
     def unlabelled(self) -> Domain:
         """Drop the labels: what a training target goes through at the door."""

@@ -78,6 +78,11 @@ class MappedRows:
         """Read these samples: features are what they are."""
         return self[rows]
 
+    def take(self, rows: Tensor) -> MappedRows:
+        """Give these samples alone; nothing is read."""
+        asked = rows.numpy()
+        return MappedRows(self._segments, self._which[asked], self._rows[asked])
+
     def fingerprint(self) -> str:
         """A digest of all samples."""
         digest = hashlib.sha256(str(self.shape).encode())

@@ -119,6 +119,17 @@ class Pictures:
         """Give the same pictures for a network that wants them so."""
         return replace(self, transform=transform, cache=cache)
 
+    def take(self, rows: Tensor) -> Pictures:
+        """Give these pictures alone, none of them decoded."""
+        numbers = rows.tolist()
+        return replace(
+            self,
+            files=tuple(self.files[row] for row in numbers),
+            digests=tuple(self.digests[row] for row in numbers),
+            sizes=tuple(self.sizes[row] for row in numbers),
+            traits=tuple(self.traits[row] for row in numbers),
+        )
+
     def fingerprint(self) -> str:
         """A digest of all contents, in order."""
         return hashlib.sha256("".join(self.digests).encode()).hexdigest()[:32]

@@ -52,17 +52,14 @@ def adaptation_picture(
 def _scatter(axis: Any, model: Adapted, source: Domain, target: Domain) -> None:
     from sklearn.manifold import TSNE
 
-    chosen = [domain.inputs[_some_rows(len(domain))] for domain in (source, target)]
-    embeddings, predicted = [], []
-    for name, inputs in zip((source.name, target.name), chosen, strict=True):
-        predictions = model.predict(Domain(name, inputs))
-        embeddings.append(predictions.embedding)
-        predicted.append(predictions.probabilities.argmax(1))
-    points = TSNE(init="pca", perplexity=30, random_state=0).fit_transform(np.concatenate(embeddings))
+    source, target = (domain.take(_some_rows(len(domain))) for domain in (source, target))
     labels, _ = source.labelled("a picture")
-    sources = len(embeddings[0])
-    colours = [labels[_some_rows(len(source))].numpy(), predicted[1]]
-    for part, colour, marker in ((points[:sources], colours[0], "x"), (points[sources:], colours[1], ".")):
+    of_source, of_target = model.predict(source), model.predict(target)
+    embeddings = np.concatenate([of_source.embedding, of_target.embedding])
+    perplexity = min(30, (len(embeddings) - 1) / 3)  # t-SNE wants some three times as many samples
+    points = np.split(TSNE(init="pca", perplexity=perplexity, random_state=0).fit_transform(embeddings), [len(labels)])
+    colours = (labels.numpy(), of_target.logits.argmax(1))
+    for part, colour, marker in zip(points, colours, "x.", strict=True):
         axis.scatter(*part.T, c=colour, cmap="tab10", vmin=0, vmax=9, marker=marker, s=18, linewidths=0.7, alpha=0.8)
     axis.set(xticks=[], yticks=[])
 
@@ -78,7 +75,8 @@ def mixing_weights(adapted: Adapted, domain: Domain) -> NDArray[np.float32]:
     model = adapted.model
     if model.saf is None:
         return np.empty(0, dtype=np.float32)
-    features = torch.cat([model.backbone(inputs) for inputs in evaluation_batches(domain)])
+    batches = evaluation_batches(adapted.ready(domain))
+    features = torch.cat([model.features(inputs.to(adapted.device)) for inputs in batches])
     if model.saf.mix_at == "bottleneck":
         features = model.bottleneck(features)
         logits = model.classifier(features)
@@ -87,5 +85,6 @@ def mixing_weights(adapted: Adapted, domain: Domain) -> NDArray[np.float32]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         first, second = model.saf.draw_pairs(logits)
-        weights: NDArray[np.float32] = model.saf.mixing_weight(features, first, second).squeeze(1).numpy()
+        eta = model.saf.mixing_weight(features, first, second).squeeze(1)
+    weights: NDArray[np.float32] = eta.float().cpu().numpy()
     return weights
