@@ -254,7 +254,7 @@ def test_a_run_ends_with_predictions_and_a_summary(both, tmp_path, knobs, capsys
     predicted = [line.split(",")[1] for line in lines[1:]]
     assert predicted == safda.Adapted.load(tmp_path / "run").predict(both[1]).labels
     same = np.mean([line.split(",")[1] == line.split(",")[3] for line in lines[1:]])
-    assert said["summary"]["agreement"] == pytest.approx(same)
+    assert said["summary"]["agreement"]["share"] == pytest.approx(same)
     assert said["summary"]["classes"]["ant"]["predicted"] == pytest.approx(predicted.count("ant") / 12, abs=1e-4)
     assert said["summary"]["classes"]["ant"]["source"] == pytest.approx(1 / 3, abs=1e-4)
 

@@ -12,6 +12,7 @@ from safda.bench.engines import Engine
 from safda.bench.lab import open_lab
 from safda.bench.run import fill
 from safda.data import load_domain
+from safda.data.pictures import Transform
 from safda.features import for_network
 from safda.report.pictures import adaptation_picture, mixing_weights
 from tests.conftest import TINY, blobs
@@ -37,7 +38,8 @@ def is_png(path):
 @BACKBONES
 def test_a_figure_of_picture_folders(both, tmp_path, frozen):
     before, after = (
-        safda.fit(*both, cpu=True, **CNN, **{"network.frozen": frozen, "saf.enabled": saf}) for saf in (False, True)
+        safda.fit(*both, recipe="digits", cpu=True, **CNN, **{"network.frozen": frozen, "saf.enabled": saf})
+        for saf in (False, True)
     )
     adaptation_picture(before, after, *map(load_domain, both), tmp_path / "figure.png")
     assert is_png(tmp_path / "figure.png")
@@ -86,8 +88,8 @@ def test_mixing_weights_are_those_of_the_features_that_saf_saw_in_training():
 
 @BACKBONES
 def test_mixing_weights_of_pictures_are_those_of_the_backbones_features(both, frozen):
-    adapted = safda.fit(*both, cpu=True, **CNN, **{"network.frozen": frozen})
+    adapted = safda.fit(*both, recipe="digits", cpu=True, **CNN, **{"network.frozen": frozen})
     domain = load_domain(both[1])
     with torch.no_grad():
-        features = adapted.model.backbone(for_network(domain, 32).batch(torch.arange(12))).double().numpy()
+        features = adapted.model.backbone(for_network(domain, Transform(32)).batch(torch.arange(12))).double().numpy()
     np.testing.assert_allclose(mixing_weights(adapted, domain), expected(adapted, features), rtol=1e-4, atol=1e-5)

@@ -299,7 +299,7 @@ class _Work:
         if stopped:
             return stopped
         labels, _ = self.source.labelled("a summary")
-        self.adapted.summary = summarise(predictions, before, labels)
+        self.adapted.summary = summarise(predictions, before, labels, None if before is None else self.features[1])
         if run and self.accelerator.is_main_process:
             more = {} if before is None else {"source_only": before.labels}
             predictions.write(run.path / "predictions.csv", more=more)

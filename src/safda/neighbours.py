@@ -23,6 +23,7 @@ from safda.data.feed import Count, evaluation_batches, feature_batches
 from safda.networks import unit_moments
 
 _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over a domain: the search stays linear
+_MOST_COMPARED = 4096  # samples that are enough to see whether near ones are alike
 _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 3, 100
 _FOCUS = 3  # a neighbour counts by its similarity to this power
 _ONE_WAY = 0.05  # so much does a neighbour count that is not one the other way round
@@ -123,6 +124,19 @@ def target_links(
     return some, _normalised(links.tocsr())[len(some) :]
 
 
+def nearest_samples(domain: Domain) -> tuple[Tensor, csr_array]:
+    """Find the few nearest ones of some of a domain's samples among these: their rows, and who is near whom."""
+    rows = spread_rows(len(domain), _MOST_COMPARED)
+    some = domain.take(rows)
+    mean = unit_moments(evaluation_batches(some))[0].float()
+
+    def centred(batch: Tensor) -> Tensor:
+        return F.normalize(F.normalize(batch.float()) - mean)
+
+    place = _Place(some, centred, neighbours=0)
+    return rows, place.nearest(map(centred, evaluation_batches(some)), themselves=True)
+
+
 def _comparable(source: Domain, target: Domain) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """Make ways to see each domain's features as if nothing had shifted or stretched the whole of it.
 
@@ -141,9 +155,9 @@ def _comparable(source: Domain, target: Domain) -> tuple[Callable[[Tensor], Tens
     return way(mean, variance, target_variance), way(target_mean, target_variance, variance)
 
 
-def spread_rows(size: int) -> Tensor:
+def spread_rows(size: int, most: int = _MOST_CANDIDATES) -> Tensor:
     """Give row numbers spread evenly over a domain, among which neighbours are sought: all, if not too many."""
-    return torch.linspace(0, size - 1, min(size, _MOST_CANDIDATES)).round().long()
+    return torch.linspace(0, size - 1, min(size, most)).round().long()
 
 
 class _Place:

@@ -13,25 +13,34 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import cohen_kappa_score
 from torch import Tensor
 
 from safda.adapted import Predictions
+from safda.data import Domain
+from safda.neighbours import nearest_samples
 from safda.selection import scores
 
 TRUST, DOUBT, DISTRUST = "trust", "doubt", "do not trust"
 
-_DOUBTFUL_KAPPA, _BAD_KAPPA = 0.6, 0.3  # agreement with source only beyond chance
+# Agreement beyond chance (Cohen's kappa): of the adapted answers with source-only's, and of source-only's among samples
+# that are near each other. docs/verdict.md has what they are on data sets at hand, and where they are noise.
+_DOUBTFUL_KAPPA, _BAD_KAPPA = 0.6, 0.3
+_BAD_NEIGHBOUR_KAPPA = 0.25
 _VANISHED = 0.25  # of the classes are never predicted
 _ENOUGH = 5  # samples for each class: with fewer, some are missing by chance
 
 
-def summarise(predictions: Predictions, before: Predictions | None, source_labels: Tensor) -> dict[str, Any]:
+def summarise(
+    predictions: Predictions, before: Predictions | None, source_labels: Tensor, features: Domain | None = None
+) -> dict[str, Any]:
     """Say what is known of predictions without labels: shares of the classes, confidence, agreement, scores, a verdict.
 
     Args:
         predictions: what the adapted classifier says of the target.
         before: what a classifier says of it that only learned the source; None if there is none.
         source_labels: class numbers of the source.
+        features: the target's, as that classifier saw them.
 
     Returns:
         plain values, as ``summary.json`` has them; ``verdict`` is one of trust, doubt and do not trust, and ``words``
@@ -50,7 +59,8 @@ def summarise(predictions: Predictions, before: Predictions | None, source_label
         "never_predicted": [name for k, name in enumerate(predictions.classes) if not shares["predicted"][k]],
         "adapted": _certainty(predictions),
         "source_only": None if before is None else _certainty(before),
-        "agreement": None if before is None else float((_numbers(before) == _numbers(predictions)).mean()),
+        "agreement": None if before is None else _agreement(_numbers(before), _numbers(predictions)),
+        "neighbour_agreement": None if before is None or features is None else _among_neighbours(before, features),
     }
     serious, slight = _concerns(summary, shares)
     verdict = DISTRUST if serious else DOUBT if slight else TRUST
@@ -73,15 +83,17 @@ def _certainty(predictions: Predictions) -> dict[str, Any]:
     }
 
 
-def kappa(agreement: float, shares: NDArray[np.float64], others: NDArray[np.float64]) -> float:
-    """Cohen's kappa: agreement beyond what two raters with these shares of the classes would have by chance.
+def _agreement(one: NDArray[np.int64], other: NDArray[np.int64]) -> dict[str, float]:
+    """Give the share of equal answers, and Cohen's kappa: how far it is beyond chance, where 1 is all of the way."""
+    share = float((one == other).mean())
+    return {"share": share, "kappa": float(cohen_kappa_score(one, other)) if share < 1 else 1.0}
 
-    >>> even = np.array([0.5, 0.5])
-    >>> kappa(0.75, even, even), kappa(0.5, even, even)
-    (0.5, 0.0)
-    """
-    by_chance = float(shares @ others)
-    return (agreement - by_chance) / (1 - by_chance) if by_chance < 1 else 1.0
+
+def _among_neighbours(predictions: Predictions, features: Domain) -> dict[str, float]:
+    """Tell how often samples that are near each other get the same answer: hardly ever by chance, if classes show."""
+    rows, near = nearest_samples(features)
+    labels = _numbers(predictions)[rows.numpy()]
+    return _agreement(np.repeat(labels, np.diff(near.indptr)), labels[near.indices])
 
 
 def _concerns(summary: Mapping[str, Any], shares: Mapping[str, NDArray[np.float64]]) -> tuple[list[str], list[str]]:
@@ -95,13 +107,16 @@ def _concerns(summary: Mapping[str, Any], shares: Mapping[str, NDArray[np.float6
     never, known = len(summary["never_predicted"]), len(summary["classes"])
     if never > _VANISHED * known and summary["samples"] >= _ENOUGH * known:
         slight.append(f"{never} of {known} classes are never predicted")
-    if summary["agreement"] is None:
-        slight.append("it could not be compared with a source-only classifier, since the whole network was trained")
-        return serious, slight
-    beyond_chance = kappa(summary["agreement"], shares["predicted"], shares["source_only"])
-    if beyond_chance < _DOUBTFUL_KAPPA:
-        telling = f"it agrees with source only on {summary['agreement']:.0%} of the samples"
-        (serious if beyond_chance < _BAD_KAPPA else slight).append(telling)
+    agreement, among_neighbours = summary["agreement"], summary["neighbour_agreement"]
+    if agreement is None:
+        slight.append("there is no source-only classifier to compare with, since the whole network was trained")
+    elif agreement["kappa"] < _DOUBTFUL_KAPPA:
+        telling = f"it agrees with source only on {agreement['share']:.0%} of the samples"
+        (serious if agreement["kappa"] < _BAD_KAPPA else slight).append(telling)
+    if among_neighbours and among_neighbours["kappa"] < _BAD_NEIGHBOUR_KAPPA:
+        serious.append(
+            "the source's classes do not show in the target: samples near each other hardly look alike to it"
+        )
     return serious, slight
 
 
@@ -111,7 +126,7 @@ def _words(summary: Mapping[str, Any], serious: list[str], slight: list[str]) ->
     if summary["source_only"]:
         earlier = summary["source_only"]["confidence"]
         way = "rose" if after > earlier else "fell"
-        parts.append(f"adaptation changed {1 - summary['agreement']:.0%} of the predictions")
+        parts.append(f"adaptation changed {1 - summary['agreement']['share']:.0%} of the predictions")
         parts.append(f"confidence {way} from {earlier:.2f} to {after:.2f}")
     else:
         parts.append(f"mean confidence is {after:.2f}")

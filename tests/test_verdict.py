@@ -1,0 +1,123 @@
+"""What a run says of itself without labels: good ones are not slandered, and noise is not praised."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from sklearn.metrics import cohen_kappa_score
+
+import safda
+from safda.adapted import Predictions
+from safda.data import Domain, load_domain
+from safda.verdict import summarise
+from safda.view import summary_table
+
+CLASSES = ("ant", "bee", "cat", "dog")
+rng = np.random.default_rng(0)
+ALL = np.repeat(np.arange(4), 50)
+
+
+def answers(labels, sure=6.0):
+    """Predictions of these classes, all equally sure."""
+    logits = sure * np.eye(4, dtype=np.float32)[labels]
+    return Predictions(tuple(map(str, range(len(labels)))), CLASSES, logits, np.zeros((len(labels), 2), np.float32))
+
+
+def changed(labels, share):
+    """The same with a share of them at random."""
+    return np.where(rng.random(len(labels)) < share, rng.integers(0, 4, len(labels)), labels)
+
+
+def clusters(labels, noise=0.3):
+    return Domain("t", torch.tensor(np.eye(4)[labels] + noise * rng.normal(size=(len(labels), 4)), dtype=torch.float32))
+
+
+def judged(after, before, features=None):
+    summary = summarise(answers(after), None if before is None else answers(before), torch.from_numpy(ALL), features)
+    return summary["verdict"], summary["words"]
+
+
+def test_a_good_run_is_trusted():
+    verdict, words = judged(ALL, changed(ALL, 0.2), clusters(ALL))
+    assert verdict == "trust"
+    assert words.startswith("adaptation changed 1")
+    assert words.endswith("nothing looks wrong")
+
+
+def test_a_class_that_swallows_the_others_is_named():
+    piled = np.where(np.arange(200) % 8 > 0, 1, ALL)
+    verdict, words = judged(piled, ALL, clusters(ALL))
+    assert verdict == "do not trust"
+    assert "one class, bee, takes" in words
+    assert words.endswith("do not trust this run")
+    mostly_bees = np.array([1] * 170 + [0] * 10 + [2] * 10 + [3] * 10)
+    same = summarise(answers(mostly_bees), answers(mostly_bees), torch.from_numpy(mostly_bees))
+    assert same["verdict"] == "trust"  # as frequent in the source
+
+
+def test_classes_that_vanish_and_answers_that_changed_too_much_raise_a_doubt():
+    verdict, words = judged(ALL % 2, ALL % 2)
+    assert verdict == "doubt"
+    assert "2 of 4 classes are never predicted" in words
+    verdict, words = judged(ALL, np.where(ALL < 2, 1 - ALL, ALL), clusters(ALL))  # two classes changed names
+    assert verdict == "doubt"
+    assert "it agrees with source only on 50% of the samples" in words
+    assert judged(ALL, (ALL + 1) % 4, clusters(ALL))[0] == "do not trust"
+    assert judged(ALL, None)[0] == "doubt"  # nothing to compare with
+
+
+def test_a_target_in_which_classes_do_not_show_is_not_trusted():
+    noise = Domain("t", torch.from_numpy(rng.normal(size=(200, 8)).astype(np.float32)))
+    verdict, words = judged(ALL, ALL, noise)
+    assert verdict == "do not trust"
+    assert "do not show in the target" in words
+
+
+def test_numbers_are_what_others_compute():
+    before = changed(ALL, 0.5)
+    summary = summarise(answers(ALL), answers(before, sure=1.0), torch.from_numpy(ALL % 3), clusters(ALL))
+    assert summary["agreement"]["share"] == pytest.approx((before == ALL).mean())
+    assert summary["agreement"]["kappa"] == pytest.approx(cohen_kappa_score(before, ALL))
+    assert summary["classes"]["dog"] == pytest.approx(
+        {"source": 0.0, "predicted": 0.25, "source_only": (before == 3).mean()}, abs=1e-4
+    )
+    assert summary["source_only"]["confidence"] == pytest.approx(np.e / (np.e + 3))
+    rows = clusters(ALL, noise=0.0)  # of four points, so that neighbours are those of the same class
+    exact = summarise(answers(ALL), answers(ALL), torch.from_numpy(ALL), rows)["neighbour_agreement"]
+    assert exact == {"share": 1.0, "kappa": 1.0}
+
+
+def test_everything_is_shown_in_a_terminal_whatever_a_class_is_called():
+    summary = summarise(answers(ALL), answers(ALL), torch.from_numpy(ALL))
+    summary["classes"] = {f"[bold]{name}": about for name, about in summary["classes"].items()}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(summary_table(summary))
+    shown = console.file.getvalue()
+    assert "[bold]cat" in shown
+    assert "25.0%" in shown
+    assert "score: information" in shown
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Drawn and handwritten digits as plain arrays."""
+    source, target = load_domain("digits-rendered"), load_domain("digits-handwritten")
+    return (source.inputs.flatten(1).numpy(), source.labels.numpy()), target.inputs.flatten(1).numpy()[::2]
+
+
+KNOBS = {"steps": 300, "network.bottleneck_width": 128, "network.classifier_width": 128, "cpu": True}
+
+
+def test_a_real_target_and_one_of_pure_noise_are_not_told_the_same(digits, tmp_path):
+    source, target = digits
+    good = safda.fit(source, target, out=tmp_path / "good", **KNOBS).summary
+    noise = np.random.default_rng(0).normal(target.mean(0), target.std(0), target.shape)
+    shuffled = np.random.default_rng(0).permuted(target, axis=0)
+    assert good["verdict"] != "do not trust"
+    for name, bad in (("noise", noise), ("shuffled", shuffled)):
+        assert safda.fit(source, bad, out=tmp_path / name, **KNOBS).summary["verdict"] == "do not trust"
+    assert safda.Adapted.load(tmp_path / "good").summary == good
