@@ -62,6 +62,15 @@ class Predictions:
         highest: NDArray[np.float32] = self.probabilities.max(1)
         return highest
 
+    def ranked(self, most: int) -> list[list[tuple[str, float]]]:
+        """Give for each sample its most probable classes and their probabilities, the first one first."""
+        probabilities = self.probabilities
+        best = np.argsort(-probabilities, axis=1, kind="stable")[:, :most]
+        return [
+            [(self.classes[k], float(of_one[k])) for k in ks]
+            for ks, of_one in zip(best.tolist(), probabilities, strict=True)
+        ]
+
     def table(self, all_probabilities: bool = False) -> dict[str, list[Any]]:
         """Give columns: id, class, confidence and, on request, one column a class."""
         columns: dict[str, list[Any]] = {
@@ -101,7 +110,7 @@ class Adapted:
 
     @torch.inference_mode()
     def predict(self, data: Any) -> Predictions:
-        """Predict the class of every sample of a domain: a name, a path or an array."""
+        """Predict the class of every sample of a domain: a name, a path, several pictures' paths or an array."""
         shape = tuple(self._data["input_shape"])
         domain = for_network(load_domain(data), shape[-1])
         check_shape(domain, shape)
@@ -280,7 +289,10 @@ def resume(
     domains = []
     for role, given in (("source", source), ("target", target)):
         if given is None and data[role]["name"] == role:
-            raise SafdaError(f"{path}: its {role} was an array; hand it over again: safda.resume(path, {role}=…)")
+            raise SafdaError(
+                f"{path}: its {role} was an array, or pictures named one by one; "
+                f"hand it over again: safda.resume(path, {role}=…)"
+            )
         domain = load_domain(data[role]["name"] if given is None else given, role)
         domain = domain if role == "source" else domain.unlabelled()
         if domain.fingerprint() != data[role]["digest"]:
@@ -317,7 +329,9 @@ def _empty_model(run: RunFolder, backbone: nn.Module | None) -> tuple[Adaptation
 
 def _origin(domain: Domain) -> dict[str, Any]:
     path = Path(domain.name)
-    name = domain.name if domain.in_memory and path.suffix != ".npz" else str(path.resolve())
+    # Arrays have no path, nor have pictures that were named one by one.
+    on_disk = path.exists() and (not domain.in_memory or path.suffix == ".npz")
+    name = str(path.resolve()) if on_disk else domain.name
     skipped = [list(each) for each in domain.skipped]
     return {"name": name, "samples": len(domain), "digest": domain.fingerprint(), "skipped": skipped}
 
