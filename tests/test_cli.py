@@ -9,6 +9,7 @@ import pytest
 
 import safda
 from safda.cli import main
+from safda.errors import SafdaError
 from safda.view import TrainingView
 from tests.conftest import TINY, blobs
 
@@ -119,6 +120,9 @@ def test_classes_are_matched_by_name(fitted, files, tmp_path, capsys):
         (["fit", "SOURCE", "nowhere.npz", "-o", "RUN"], 1, "no such file"),
         (["fit", "SOURCE"], 2, "required"),
         (["predict", "nowhere", "TARGET", "-o", "p.csv"], 1, "is not a run folder"),
+        (["predict", "nowhere", "TARGET", "-o", "p.xls"], 1, "its ending must be one of .csv, .jsonl, .parquet"),
+        (["predict", "nowhere", "TARGET", "-o", "no/such/p.csv"], 1, "there is no folder no/such; make it first"),
+        (["predict", "nowhere", "TARGET", "-o", "FOLDER"], 1, "is a folder; name a file in it"),
         (["resume", "nowhere"], 1, "is not a run folder"),
         (["demo", "--seeds", "0"], 1, "at least one"),
         (["frobnicate"], 2, "invalid choice"),
@@ -132,7 +136,9 @@ def test_what_is_wrong_is_told_in_one_line_and_nothing_is_written(files, tmp_pat
         "TARGET": files[1],
         "RUN": tmp_path / "run",
         "UNLABELLED": tmp_path / "unlabelled.npz",
+        "FOLDER": tmp_path / "folder.csv",
     }
+    (tmp_path / "folder.csv").mkdir()
     got, out, err = run(capsys, *(places.get(word, word) for word in words))
     assert got == code
     assert said in err
@@ -145,6 +151,21 @@ def test_predictions_of_an_unknown_ending_are_refused(fitted, files, tmp_path, c
     code, _, err = run(capsys, "predict", fitted, files[1], "-o", tmp_path / "p.xls")
     assert code == 1
     assert ".csv, .jsonl, .parquet" in err
+
+
+def test_a_folder_that_takes_nothing_and_a_missing_pyarrow_are_found_out_before_the_work(tmp_path, monkeypatch):
+    import os
+    import sys
+
+    from safda.tables import require_table
+
+    require_table(tmp_path / "p.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SafdaError, match="needs pyarrow"):
+        require_table(tmp_path / "p.parquet")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # whoever is root may write anywhere
+    with pytest.raises(SafdaError, match="nothing can be written in the folder"):
+        require_table(tmp_path / "p.csv")
 
 
 def test_an_unfinished_run_says_how_to_finish(files, tmp_path, capsys):

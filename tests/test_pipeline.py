@@ -390,6 +390,57 @@ def test_from_two_folders_to_predictions_on_the_command_line(both, tmp_path, cap
     assert "is not a domain of pictures" in capsys.readouterr().err
 
 
+def test_one_picture_or_several_are_predicted_and_printed(both, tmp_path, capsys, monkeypatch):
+    fit(both, tmp_path / "run")
+    files = [both[1] / "ant" / "0.jpg", both[1] / "bee" / "1.jpg"]
+    broken = write(tmp_path / "broken.jpg", b"no picture")
+    expected = safda.Adapted.load(tmp_path / "run").predict(both[1])
+
+    def printed(*words):
+        assert main(["predict", str(tmp_path / "run"), *map(str, words)]) == 0
+        out, err = capsys.readouterr()
+        return out, err
+
+    def classes(shown):
+        return [name for name in (line.split("│")[1].strip() for line in shown.splitlines()[2:]) if name]
+
+    out, err = printed(*files, broken)
+    assert err == f"safda: note: skipped {broken}: not a picture\n"
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["id"] for row in rows] == list(map(str, files))
+    whole = {each: (c, p) for each, c, p in zip(*expected.table().values(), strict=True)}
+    for row, name in zip(rows, ("ant/0.jpg", "bee/1.jpg"), strict=True):
+        assert row["class"] == whole[name][0]
+        assert row["confidence"] == pytest.approx(whole[name][1], abs=1e-5)
+    (row,) = [json.loads(line) for line in printed(files[0], "--probabilities")[0].splitlines()]
+    assert set(row) == {"id", "class", "confidence", "p(ant)", "p(bee)", "p(cat)"}
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    out, _ = printed(files[0])
+    assert classes(out)[0] == row["class"]
+    assert sorted(classes(out)) == ["ant", "bee", "cat"]  # the next two as well
+    assert f"{row['confidence']:.1%}" in out
+    assert classes(printed(*files)[0]) == [each["class"] for each in rows]
+    monkeypatch.setattr("safda.cli._MOST_SHOWN", 5)
+    assert "… and 7 more; -o FILE writes them all" in printed(both[1])[0]
+
+    for words, said in (([broken], "is not a domain"), (both, "is a folder; only pictures")):
+        assert main(["predict", str(tmp_path / "run"), *map(str, words)]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_a_run_on_pictures_named_one_by_one_can_be_resumed(both, tmp_path):
+    named = sorted(both[1].rglob("*.jpg"))
+    safda.fit(both[0], named, out=tmp_path / "whole", cpu=True, **SMALL)
+    with pytest.raises(Killed):
+        safda.fit(both[0], named, out=tmp_path / "run", cpu=True, watch=killed_at(6), **SMALL)
+    with pytest.raises(SafdaError, match="its target was an array, or pictures named one by one"):
+        resume(tmp_path / "run", cpu=True)
+    resume(tmp_path / "run", target=named, cpu=True)
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+
+
 def test_counting_is_shown_in_a_terminal_and_nowhere_else():
     from rich.console import Console
 

@@ -16,16 +16,20 @@ from safda.errors import SafdaError, nearest
 from safda.recipe import ADVERSARIES, PRESETS, Knob, Recipe, load_recipe, walk
 
 if TYPE_CHECKING:
+    from safda.adapted import Predictions
     from safda.training import Outcome
 
 _FIT = "safda fit SOURCE TARGET -o RUN [--recipe R] [--adversary NAME] [--no-saf] [any knob of the recipe] [options]"
 _FEATURES = "safda features DATA [--backbone NAME] [--weights FILE] [any knob of the network]"
+_PREDICT = "safda predict RUN DATA [-o FILE] [--probabilities]   or   safda predict RUN picture.jpg [another.jpg …]"
 _RECIPE = "safda recipe [PRESET] [any knob of the recipe]"
 _TUNE = "safda tune SOURCE TARGET -o FOLDER [--trials N] [--storage URL] [any knob of the recipe] [options]"
 _DOMAIN = (
     "a folder of pictures (for a source, a folder for each class), a list or .csv or .parquet of them, a .npz or .npy "
     "file of features, digits-rendered or digits-handwritten"
 )
+_MOST_SHOWN = 50  # predictions in a terminal: more are for a file
+_NEXT_TOO = 3  # classes of a single sample: the most probable and the next two
 _SHORT = {"network.backbone": ["--backbone"], "network.weights": ["--weights"]}
 
 
@@ -142,8 +146,15 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _predict(options: argparse.Namespace) -> int:
     from safda.adapted import Adapted
+    from safda.tables import require_table
 
-    predictions = Adapted.load(options.model).predict(options.data)
+    if options.out:
+        require_table(options.out)
+    data = options.data if len(options.data) > 1 else options.data[0]
+    predictions = Adapted.load(options.model).predict(data)
+    if not options.out:
+        _show(predictions, options.probabilities)
+        return 0
     predictions.write(options.out, options.probabilities)
     count, skipped = len(predictions.ids), dict(predictions.skipped)
     told = "".join(f"\nskipped {each}: {why}" for each, why in skipped.items())
@@ -152,6 +163,26 @@ def _predict(options: argparse.Namespace) -> int:
         f"{count} predictions in {options.out}{told}",
     )
     return 0
+
+
+def _show(predictions: Predictions, all_probabilities: bool) -> None:
+    """Print predictions: a table in a terminal, lines of JSON anywhere else; what was skipped goes to the errors."""
+    from safda.tables import json_lines
+    from safda.view import predictions_table
+
+    for each, why in predictions.skipped:
+        print(f"safda: note: skipped {each}: {why}", file=sys.stderr)
+    if not sys.stdout.isatty():
+        for line in json_lines(predictions.table(all_probabilities)):
+            print(line)
+        return
+    samples = len(predictions.ids)
+    classes = len(predictions.classes) if all_probabilities else _NEXT_TOO if samples == 1 else 1
+    shown = min(samples, _MOST_SHOWN)
+    console = _console()
+    console.print(predictions_table(predictions.ids[:shown], predictions.ranked(classes)[:shown]))
+    if shown < samples:
+        console.print(f"… and {samples - shown} more; -o FILE writes them all", highlight=False)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -303,6 +334,7 @@ def _parser() -> _Parser:
   safda fit photos/ sketches/ -o run                      a labelled folder for each class in photos/
   safda fit amazon.npz webcam.npz -o run --adversary cdan --steps 2000
   safda predict run webcam.npz -o predictions.csv
+  safda predict run picture.jpg                           one picture, or several: printed
   safda evaluate run webcam.npz                           where there are labels to compare with
   safda bench digits -o lab                               every method, three seeds, as a table
 
@@ -338,13 +370,13 @@ def _parser() -> _Parser:
     resume.add_argument("out", type=Path, metavar="RUN", help="the folder of a run")
     _add_machine(resume)
 
-    predict = _command(subparsers, "predict", _predict, "predict the class of every sample")
+    predict = _command(subparsers, "predict", _predict, "predict the class of every sample", _PREDICT)
     predict.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")
-    predict.add_argument("data", metavar="DATA", help=_DOMAIN)
+    predict.add_argument("data", metavar="DATA", nargs="+", help=f"{_DOMAIN}; one picture, or several")
     predict.add_argument(
-        "-o", "--out", type=Path, required=True, metavar="FILE", help="a .csv, .jsonl or .parquet file"
+        "-o", "--out", type=Path, metavar="FILE", help="a .csv, .jsonl or .parquet file (default: print them)"
     )
-    predict.add_argument("--probabilities", action="store_true", help="also write the probability of every class")
+    predict.add_argument("--probabilities", action="store_true", help="also tell the probability of every class")
 
     evaluate = _command(subparsers, "evaluate", _evaluate, "compare predictions with labels (an oracle's number)")
     evaluate.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")

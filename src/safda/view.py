@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -115,6 +116,19 @@ def evaluation_table(result: Mapping[str, Any]) -> Table:
         ("calibration error", "calibration_error"),
     ):
         table.add_row(label, f"{result[key]:.1%}", "")
+    return table
+
+
+def predictions_table(ids: Sequence[str], ranked: Sequence[Sequence[tuple[str, float]]]) -> Table:
+    """Lay predictions out for reading: each sample's classes below each other, the most probable first."""
+    table = Table(show_edge=False)
+    table.add_column("sample", overflow="fold")
+    table.add_column("class", no_wrap=True)
+    table.add_column("confidence", justify="right", no_wrap=True)
+    for each, classes in zip(ids, ranked, strict=True):
+        for rank, (name, probability) in enumerate(classes):
+            style = "dim" if rank else None
+            table.add_row("" if rank else escape(each), escape(name), f"{probability:.1%}", style=style)
     return table
 
 
