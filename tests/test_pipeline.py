@@ -224,6 +224,60 @@ def test_features_are_computed_once_and_only_where_something_changed(both, tmp_p
     assert computed() == 13
 
 
+def test_features_as_a_file_are_read_again_as_they_are(both, tmp_path, capsys):
+    write(both[0] / "bee" / "broken.jpg", b"no picture")
+    words = ["--backbone", "small-cnn", "--network.pretrained", "false"]
+    out = tmp_path / "features.npz"
+    assert main(["features", str(both[0]), "-o", str(out), *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["features"], told["pictures"], told["skipped"]) == (str(out), 12, 1)
+    with np.load(out, allow_pickle=False) as archive:
+        assert set(archive.files) == {"features", "labels", "classes", "paths"}
+        assert (archive["features"].dtype, archive["features"].shape) == (np.float32, (12, told["width"]))
+    pictures, features = load_domain(both[0]), load_domain(out)
+    assert (features.ids, features.classes) == (pictures.ids, pictures.classes)
+    assert torch.equal(features.labels, pictures.labels)
+    labelled = safda.SAFClassifier(steps=2, knobs=TINY, batch=8).fit(features.inputs.numpy(), features.labels.numpy())
+    assert labelled.n_features_in_ == told["width"]
+
+    flat = tmp_path / "flat"
+    write(flat / "one.jpg", (both[0] / "ant" / "0.jpg").read_bytes())
+    assert main(["features", str(flat), "-o", str(out), *words]) == 0
+    with np.load(out, allow_pickle=False) as archive:  # the old file is gone, and so are its labels
+        assert set(archive.files) == {"features", "paths"}
+    assert load_domain(out).ids == ("one.jpg",)
+
+
+def test_a_file_of_features_equals_what_is_in_the_cache_however_it_is_read(tmp_path, monkeypatch):
+    from safda.data import feed
+    from safda.data.arrays import from_npy, to_npz
+
+    rows = np.random.default_rng(0).normal(size=(70, 5)).astype(np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    monkeypatch.setattr(feed, "_MOST_ROWS", 16)  # written in several parts
+    to_npz(tmp_path / "x.npz", from_npy(tmp_path / "x.npy"))
+    np.testing.assert_array_equal(load_domain(tmp_path / "x.npz").inputs.numpy(), rows)
+
+
+def test_a_file_of_features_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch):
+    from safda.data import arrays
+
+    def breaks(domain):
+        yield domain.inputs[:1]
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(arrays, "evaluation_batches", breaks)
+    with pytest.raises(SafdaError, match=r"x\.npz: cannot be written: No space left"):
+        arrays.to_npz(tmp_path / "x.npz", load_domain(np.eye(3)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "said"), [("x.csv", "its ending must be .npz"), ("no/x.npz", "there is no folder")])
+def test_where_features_go_is_looked_at_before_the_work(both, tmp_path, capsys, name, said):
+    assert main(["features", str(both[0]), "-o", str(tmp_path / name), "--backbone", "no-such-network"]) == 1
+    assert said in capsys.readouterr().err
+
+
 def test_an_interrupted_extraction_goes_on_where_it_was(tmp_path, monkeypatch):
     from safda.data import features as cache
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from safda.training import Outcome
 
 _FIT = "safda fit SOURCE TARGET -o RUN [--recipe R] [--adversary NAME] [--no-saf] [any knob of the recipe] [options]"
-_FEATURES = "safda features DATA [--backbone NAME] [--weights FILE] [any knob of the network]"
+_FEATURES = "safda features DATA [-o FILE] [--backbone NAME] [--weights FILE] [any knob of the network]"
 _PREDICT = "safda predict RUN DATA [-o FILE] [--probabilities]   or   safda predict RUN picture.jpg [another.jpg …]"
 _RECIPE = "safda recipe [PRESET] [any knob of the recipe]"
 _TUNE = "safda tune SOURCE TARGET -o FOLDER [--trials N] [--storage URL] [any knob of the recipe] [options]"
@@ -112,11 +112,18 @@ def _doctor(options: argparse.Namespace) -> int:
 def _features(options: argparse.Namespace) -> int:
     from safda.features import precompute
     from safda.recipe import preset
+    from safda.tables import require_writable
 
+    if options.out:
+        require_writable(options.out, [".npz"])
     recipe = preset("pictures").override(_overrides(options), "command line")
     with _counting("pictures") as count:
-        result = precompute(options.data, recipe, count)
-    _say(result, f"features of {result['pictures']} pictures are at hand, {result['computed']} of them new")
+        result: dict[str, Any] = precompute(options.data, recipe, count, options.out)
+    if options.out:
+        result["features"] = str(options.out)
+    where = f"in {options.out}" if options.out else "at hand"
+    skipped = f"; {result['skipped']} files were skipped" if result["skipped"] else ""
+    _say(result, f"features of {result['pictures']} pictures are {where}, {result['computed']} of them new{skipped}")
     return 0
 
 
@@ -332,6 +339,7 @@ def _parser() -> _Parser:
   safda fit digits-rendered digits-handwritten -o run     adapt, with the defaults
   safda doctor photos/ sketches/                          what is in two folders of pictures
   safda fit photos/ sketches/ -o run                      a labelled folder for each class in photos/
+  safda features photos/ -o photos.npz                    what the backbone makes of each picture, as arrays
   safda fit amazon.npz webcam.npz -o run --adversary cdan --steps 2000
   safda predict run webcam.npz -o predictions.csv
   safda predict run picture.jpg                           one picture, or several: printed
@@ -361,9 +369,16 @@ def _parser() -> _Parser:
     _add_strict(doctor)
 
     features = _command(
-        subparsers, "features", _features, "compute pictures' features once, for runs with --frozen", _FEATURES
+        subparsers,
+        "features",
+        _features,
+        "compute pictures' features once, for --frozen runs or a file",
+        _FEATURES,
     )
     features.add_argument("data", metavar="DATA", help="pictures: a folder, a list or a manifest")
+    features.add_argument(
+        "-o", "--out", type=Path, metavar="FILE", help="also write them, with labels and paths, as a .npz file"
+    )
     _add_knobs(features, only="network")
 
     resume = _command(subparsers, "resume", _resume, "go on with a run that was stopped, exactly where it was")
