@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -24,6 +25,8 @@ from safda.runs import RunFolder
 from safda.scoring import Evaluation, score
 from safda.tables import write_table
 from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train, weights_of
+
+_OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,7 @@ def fit(
     source, target = load_domain(source, "source", strict=strict), load_domain(target, "target", strict=strict)
     if not isinstance(recipe, Recipe):
         recipe = default_recipe(source) if recipe is None else load_recipe(recipe)
+    check_knobs(source, {**overrides, **({} if backbone is None else {"network.backbone": backbone})})
     recipe = recipe.override(overrides)
     adapted, outcome = start(
         source, target, recipe, out, watch, cpu, trackers, backbone=backbone, cache_decoded=cache_decoded
@@ -309,6 +313,25 @@ def resume(
     return Adapted(model, classes, data), outcome
 
 
+def check_knobs(source: Domain, given: Mapping[str, Any]) -> None:
+    """Refuse knobs of the backbone that a user turned for a source that has none: ignored, they would mislead.
+
+    A preset or a recipe file may hold them: it serves pictures too.
+
+    Args:
+        source: the labelled domain.
+        given: the knobs that were named one by one, by path.
+    """
+    sections = [f"{path}.{key}" for path, value in given.items() if isinstance(value, Mapping) for key in value]
+    idle = [path for path in (*given, *sections) if path in _OF_THE_BACKBONE]
+    if idle and len(source.inputs.shape) == 2:
+        have, them = ("has", "it") if len(idle) == 1 else ("have", "them")
+        raise SafdaError(
+            f"{source.name}: holds features already, so {' and '.join(idle)} {have} no meaning; "
+            f"leave {them} out, or name the pictures"
+        )
+
+
 def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
     """Make sure that a domain's inputs look like those of training."""
     there = tuple(domain.inputs.shape[1:])
@@ -340,4 +363,4 @@ def _some(names: tuple[str, ...], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
-__all__ = ["Adapted", "Predictions", "default_recipe", "fit", "resume", "start"]
+__all__ = ["Adapted", "Predictions", "check_knobs", "default_recipe", "fit", "resume", "start"]

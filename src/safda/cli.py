@@ -68,12 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
-    from safda.adapted import default_recipe, start
+    from safda.adapted import check_knobs, default_recipe, start
     from safda.data.preflight import preflight
 
     source, target = _both_domains(options)
+    overrides = _overrides(options)
+    check_knobs(source, overrides)
     recipe = load_recipe(options.recipe) if options.recipe else default_recipe(source)
-    recipe = recipe.override(_overrides(options), "command line")
+    recipe = recipe.override(overrides, "command line")
     if _is_first_process():
         for line in preflight(source, target.unlabelled(), recipe.batch).warnings:
             print(f"safda: note: {line}", file=sys.stderr)
@@ -234,16 +236,18 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from safda.adapted import default_recipe
+    from safda.adapted import check_knobs, default_recipe
     from safda.data import load_domain
     from safda.tuning import tune
 
     source, target = load_domain(options.source), load_domain(options.target)
+    overrides = _overrides(options)
+    check_knobs(source, overrides)
     recipe = load_recipe(options.recipe) if options.recipe else default_recipe(source)
     tune(
         source,
         target,
-        recipe.override(_overrides(options), "command line"),
+        recipe.override(overrides, "command line"),
         options.out,
         trials=options.trials,
         score=options.score,
