@@ -77,7 +77,8 @@ def _fit(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe) if options.recipe else default_recipe(source)
     recipe = recipe.override(overrides, "command line")
     if _is_first_process():
-        for line in preflight(source, target.unlabelled(), recipe.batch).warnings:
+        found = preflight(source, target.unlabelled(), recipe.batch)
+        for line in found.warnings if found.same_shape else ():  # otherwise there is one error to come, and no more
             print(f"safda: note: {line}", file=sys.stderr)
     with _view(f"{source.name} → {target.name}", recipe) as view:
         _, outcome = start(
@@ -100,7 +101,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from safda.view import preflight_table
 
     source, target = _both_domains(options)
-    result = preflight(source, target, preset("pictures").batch)
+    result = preflight(source, target, preset("default").batch)
     if options.json:
         print(json.dumps(result.to_dict(), ensure_ascii=False))
         return 0
@@ -366,7 +367,7 @@ def _parser() -> _Parser:
     _add_machine(fit)
     _add_knobs(fit)
 
-    doctor = _command(subparsers, "doctor", _doctor, "look at two domains: what is odd, broken or in both")
+    doctor = _command(subparsers, "doctor", _doctor, "look at two domains: what is odd, broken, far apart or in both")
     doctor.add_argument("source", metavar="SOURCE", help=f"labelled: {_DOMAIN}")
     doctor.add_argument("target", metavar="TARGET", help="the other one")
     doctor.add_argument("--json", action="store_true", help="print JSON")
