@@ -342,7 +342,7 @@ def _parser() -> _Parser:
         epilog="""examples:
   safda demo                                              see it work, in about three minutes
   safda fit digits-rendered digits-handwritten -o run     adapt, with the defaults
-  safda doctor photos/ sketches/                          what is in two folders of pictures
+  safda doctor photos/ sketches/                          what is in two domains, and what is wrong with it
   safda fit photos/ sketches/ -o run                      a labelled folder for each class in photos/
   safda features photos/ -o photos.npz                    what the backbone makes of each picture, as arrays
   safda fit amazon.npz webcam.npz -o run --adversary cdan --steps 2000
