@@ -484,6 +484,12 @@ def test_one_picture_or_several_are_predicted_and_printed(both, tmp_path, capsys
         assert said in capsys.readouterr().err
 
 
+def test_a_run_on_features_says_what_to_do_with_a_picture(both, files, tmp_path):
+    adapted = safda.fit(*files, steps=1, cpu=True, **TINY)
+    with pytest.raises(SafdaError, match=r"0\.jpg: holds pictures, the source rows of 6 numbers; 'safda features'"):
+        adapted.predict(both[0] / "ant" / "0.jpg")
+
+
 def test_a_run_on_pictures_named_one_by_one_can_be_resumed(both, tmp_path):
     named = sorted(both[1].rglob("*.jpg"))
     safda.fit(both[0], named, out=tmp_path / "whole", cpu=True, **SMALL)

@@ -335,6 +335,11 @@ def check_knobs(source: Domain, given: Mapping[str, Any]) -> None:
 def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
     """Make sure that a domain's inputs look like those of training."""
     there = tuple(domain.inputs.shape[1:])
+    if isinstance(domain.inputs, Pictures) and len(shape) == 1:
+        raise SafdaError(
+            f"{domain.name}: holds pictures, the source rows of {shape[0]} numbers; "
+            "'safda features' with the same backbone makes such rows of pictures"
+        )
     if there != shape:
         raise SafdaError(f"{domain.name}: its samples are of shape {there}, the source's of shape {shape}")
 
