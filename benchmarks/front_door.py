@@ -11,10 +11,12 @@ before, and none chooses anything. Every row but the last two trains on the same
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,20 +68,23 @@ class Door:
             predicted = classifier.predict(target["features"])
             return float((predicted == target["classes"][target["labels"]]).mean()), {}
         if row == "source":
-            knobs = {f"network.{name}": value for name, value in self.backbone.items()}
+            knobs: dict[str, Any] = {f"network.{name}": value for name, value in self.backbone.items()}
             adapted = safda.fit(self.source, self.labelled, steps=steps, seed=seed, **knobs, **SOURCE_ONLY)
             return adapted.evaluate(self.labelled).accuracy, {}
         return self._typed(row, steps, seed, tune_steps)
 
     def _typed(self, row: str, steps: int, seed: int, tune_steps: int) -> tuple[float, dict[str, Any]]:
         run = self.folder / "runs" / f"{row}-{steps}-{seed}"
-        more = {"mdd": ["--no-saf"], "fine-tune": ["--fine-tune", "--fine-tune.steps", tune_steps, "--cache-decoded"]}
+        more: dict[str, list[Any]] = {
+            "mdd": ["--no-saf"],
+            "fine-tune": ["--fine-tune", "--fine-tune.steps", tune_steps, "--cache-decoded"],
+        }
         if (run / "recipe.toml").exists():
             _type("resume", run)
         elif row == "npz":
             _type("fit", *map(self.features, (self.source, self.target)), "-o", run, "--steps", steps, "--seed", seed)
         else:
-            knobs = [*_words(self.backbone), "--steps", steps, "--seed", seed, *more.get(row, ())]
+            knobs = [*_words(self.backbone), "--steps", steps, "--seed", seed, *more.get(row, [])]
             _type("fit", self.source, self.target, "-o", run, *knobs)
         adapted = safda.Adapted.load(run)
         known = {"verdict": adapted.summary["verdict"], "words": adapted.summary["words"]} if adapted.summary else {}
@@ -154,11 +159,10 @@ def main() -> None:
         knobs = {"backbone": options.backbone, "weights": str(options.weights)}
         door = Door(options.out / task.replace(":", "-"), source, target, knobs)
         door.folder.mkdir(exist_ok=True)
-        for seed in range(options.first_seed, options.first_seed + options.seeds):
-            for row in options.rows:
-                for steps in options.steps:
-                    key = {"task": task, "row": row, "steps": steps, "seed": seed}
-                    results.get(key, lambda d=door, k=key: d.accuracy(k["row"], k["steps"], k["seed"], options.fine_tune_steps))  # type: ignore[misc]
+        seeds = range(options.first_seed, options.first_seed + options.seeds)
+        for seed, row, steps in itertools.product(seeds, options.rows, options.steps):
+            key = {"task": task, "row": row, "steps": steps, "seed": seed}
+            results.get(key, partial(door.accuracy, row, steps, seed, options.fine_tune_steps))
     print(table(results, options.tasks, options.steps))
 
 

@@ -6,9 +6,11 @@ import json
 
 import numpy as np
 import pytest
+from torch import nn
 
 import safda
 from safda.cli import main
+from safda.errors import SafdaError
 from safda.view import TrainingView
 from tests.conftest import MDD_ALONE, SHORT, SOURCE_ONLY, TINY, blobs, flat_digits
 
@@ -148,8 +150,23 @@ def test_classes_are_matched_by_name(fitted, files, tmp_path, capsys):
         (["fit", "UNLABELLED", "TARGET", "-o", "RUN"], 1, "has no labels"),
         (["fit", "SOURCE", "digits-handwritten", "-o", "RUN"], 1, "of shape (1, 16, 16), the source's of shape (6,)"),
         (["fit", "SOURCE", "nowhere.npz", "-o", "RUN"], 1, "no such file"),
+        (["fit", "SOURCE", "TARGET", "-o", "RUN", "--frozen"], 1, "so network.frozen has no meaning; leave it out"),
+        (
+            ["fit", "SOURCE", "TARGET", "-o", "RUN", "--backbone", "resnet18", "--weights", "w.safetensors"],
+            1,
+            "source.npz: holds features already, so network.backbone and network.weights have no meaning",
+        ),
+        (
+            ["fit", "SOURCE", "TARGET", "-o", "RUN", "--network.image-size", "64"],
+            1,
+            "network.image_size has no meaning",
+        ),
+        (["tune", "SOURCE", "TARGET", "-o", "RUN", "--network.pretrained", "true"], 1, "pretrained has no meaning"),
         (["fit", "SOURCE"], 2, "required"),
         (["predict", "nowhere", "TARGET", "-o", "p.csv"], 1, "is not a run folder"),
+        (["predict", "nowhere", "TARGET", "-o", "p.xls"], 1, "its ending must be one of .csv, .jsonl, .parquet"),
+        (["predict", "nowhere", "TARGET", "-o", "no/such/p.csv"], 1, "there is no folder no/such; make it first"),
+        (["predict", "nowhere", "TARGET", "-o", "FOLDER"], 1, "is a folder; name a file in it"),
         (["resume", "nowhere"], 1, "is not a run folder"),
         (["demo", "--seeds", "0"], 1, "at least one"),
         (["frobnicate"], 2, "invalid choice"),
@@ -163,7 +180,9 @@ def test_what_is_wrong_is_told_in_one_line_and_nothing_is_written(files, tmp_pat
         "TARGET": files[1],
         "RUN": tmp_path / "run",
         "UNLABELLED": tmp_path / "unlabelled.npz",
+        "FOLDER": tmp_path / "folder.csv",
     }
+    (tmp_path / "folder.csv").mkdir()
     got, out, err = run(capsys, *(places.get(word, word) for word in words))
     assert got == code
     assert said in err
@@ -172,10 +191,38 @@ def test_what_is_wrong_is_told_in_one_line_and_nothing_is_written(files, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+def test_features_refuse_what_is_said_of_a_backbone_but_not_a_recipe_that_has_one(files, tmp_path):
+    for given in ({"network.frozen": True}, {"network": {"frozen": True}}):
+        with pytest.raises(SafdaError, match=r"source\.npz: holds features already, so network\.frozen has no meaning"):
+            safda.fit(*files, **TINY, **given)
+    with pytest.raises(SafdaError, match=r"^source: holds features already, so network\.backbone"):
+        safda.fit(blobs(0, 0.0), blobs(1, 0.7)[0], backbone=nn.Identity(), **TINY)
+    with pytest.raises(SafdaError, match=r"^X: holds features already, so network\.weights has no meaning"):
+        safda.SAFClassifier(knobs={"network.weights": "w.safetensors"}).fit(*blobs(0, 0.0))
+    (tmp_path / "r.toml").write_text('[network]\nbackbone = "resnet18"\nfrozen = true\n')
+    for recipe in ("paper-office31", tmp_path / "r.toml", safda.preset("paper-office31")):
+        safda.fit(*files, recipe=recipe, **TINY, steps=1)
+
+
 def test_predictions_of_an_unknown_ending_are_refused(fitted, files, tmp_path, capsys):
     code, _, err = run(capsys, "predict", fitted, files[1], "-o", tmp_path / "p.xls")
     assert code == 1
     assert ".csv, .jsonl, .parquet" in err
+
+
+def test_a_folder_that_takes_nothing_and_a_missing_pyarrow_are_found_out_before_the_work(tmp_path, monkeypatch):
+    import os
+    import sys
+
+    from safda.tables import require_table
+
+    require_table(tmp_path / "p.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SafdaError, match="needs pyarrow"):
+        require_table(tmp_path / "p.parquet")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # whoever is root may write anywhere
+    with pytest.raises(SafdaError, match="nothing can be written in the folder"):
+        require_table(tmp_path / "p.csv")
 
 
 def test_an_unfinished_run_says_how_to_finish(files, tmp_path, capsys):

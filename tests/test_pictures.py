@@ -372,8 +372,69 @@ def test_files_are_opened_again_only_when_they_have_changed(tmp_path, monkeypatc
 def test_some_pictures_are_taken_without_being_read(tmp_path):
     domain = load_domain(folder(tmp_path / "d"))
     rows = torch.tensor([9, 2])
-    whole = for_network(domain, 32).batch(rows)
+    whole = for_network(domain, Transform(32)).batch(rows)
     (tmp_path / "d" / "ant" / "0.jpg").unlink()  # whoever reads what was not asked for stumbles here
     taken = domain.take(rows)
     assert (taken.ids, taken.labels.tolist()) == (("cat/1.jpg", "ant/2.jpg"), [2, 0])
-    assert torch.equal(for_network(taken, 32).batch(torch.arange(2)), whole)
+    assert torch.equal(for_network(taken, Transform(32)).batch(torch.arange(2)), whole)
+
+
+# --------------------------------------------------------------------------------------------- one picture, or several
+
+
+def test_one_picture_is_a_domain_whatever_it_is_called(tmp_path):
+    for name in ("a.jpg", "A.PNG", "photo.dat", "photo"):
+        domain = load_domain(write(tmp_path / name, content(RGB)))
+        assert (len(domain), domain.ids, domain.labels) == (1, (str(tmp_path / name),), None)
+        assert for_network(domain, Transform(32)).batch(torch.arange(1)).shape == (1, 3, 32, 32)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_several_pictures_are_a_domain_in_their_order(tmp_path, kind, count):
+    files = [write(tmp_path / f"{9 - i}.png", content(noise((1, 2, 3), seed=i))) for i in range(count)]
+    domain = load_domain(kind([str(files[0]), *files[1:]]))
+    assert domain.ids == tuple(map(str, files))
+    alone = torch.cat([for_network(load_domain(file), Transform(32)).batch(torch.arange(1)) for file in files])
+    assert torch.equal(for_network(domain, Transform(32)).batch(torch.arange(count)), alone)
+
+
+def test_pairs_of_arrays_and_lists_of_numbers_are_what_they_were():
+    rows, labels = np.eye(2), np.array([0, 1])
+    assert load_domain((rows, labels)).classes == ("0", "1")
+    assert load_domain((rows.tolist(), ["ant", "bee"])).classes == ("ant", "bee")
+    assert len(load_domain([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])) == 3
+
+
+def test_of_several_pictures_a_broken_one_is_skipped_and_told(tmp_path):
+    good, broken = write(tmp_path / "a.png", content(RGB)), write(tmp_path / "b.jpg", b"no picture")
+    domain = load_domain([broken, good])
+    assert (domain.ids, dict(domain.skipped)) == ((str(good),), {str(broken): "not a picture"})
+    with pytest.raises(SafdaError, match=r"the first is .*b\.jpg"):
+        load_domain([broken, good], strict=True)
+    with pytest.raises(SafdaError, match=r"none of its 2 files .* can be read, the first is .*b\.jpg"):
+        load_domain([broken, broken])
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("cut.jpg", "cut.jpg: cannot be used: broken"),
+        ("empty.jpg", "empty.jpg: cannot be used: empty: zero bytes"),
+        ("words.jpg", "words.jpg: is not a domain; a domain is a folder, a picture, one of"),
+        (["words.jpg"], "words.jpg: cannot be used: not a picture"),
+        (["good.jpg", "none.jpg"], "none.jpg: no such file"),
+        (["good.jpg", "folder"], "folder: is a folder; only pictures"),
+        (["good.jpg", "x.npz"], "x.npz: is an array; only pictures"),
+    ],
+)
+def test_what_is_no_picture_is_told_in_one_line(tmp_path, monkeypatch, what, words):
+    good = content(noise((3, 2, 1)), "JPEG")
+    for name, data in {"good.jpg": good, "cut.jpg": good[:700], "empty.jpg": b"", "words.jpg": b"hello"}.items():
+        write(tmp_path / name, data)
+    (tmp_path / "folder").mkdir()
+    np.savez(tmp_path / "x.npz", features=np.eye(2))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SafdaError, match=words) as caught:
+        load_domain(what)
+    assert "\n" not in str(caught.value)

@@ -226,6 +226,60 @@ def test_features_are_computed_once_and_only_where_something_changed(both, tmp_p
     assert computed() == 13
 
 
+def test_features_as_a_file_are_read_again_as_they_are(both, tmp_path, capsys):
+    write(both[0] / "bee" / "broken.jpg", b"no picture")
+    words = ["--backbone", "small-cnn", "--network.pretrained", "false"]
+    out = tmp_path / "features.npz"
+    assert main(["features", str(both[0]), "-o", str(out), *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["features"], told["pictures"], told["skipped"]) == (str(out), 12, 1)
+    with np.load(out, allow_pickle=False) as archive:
+        assert set(archive.files) == {"features", "labels", "classes", "paths"}
+        assert (archive["features"].dtype, archive["features"].shape) == (np.float32, (12, told["width"]))
+    pictures, features = load_domain(both[0]), load_domain(out)
+    assert (features.ids, features.classes) == (pictures.ids, pictures.classes)
+    assert torch.equal(features.labels, pictures.labels)
+    labelled = safda.SAFClassifier(steps=2, knobs=TINY, batch=8).fit(features.inputs.numpy(), features.labels.numpy())
+    assert labelled.n_features_in_ == told["width"]
+
+    flat = tmp_path / "flat"
+    write(flat / "one.jpg", (both[0] / "ant" / "0.jpg").read_bytes())
+    assert main(["features", str(flat), "-o", str(out), *words]) == 0
+    with np.load(out, allow_pickle=False) as archive:  # the old file is gone, and so are its labels
+        assert set(archive.files) == {"features", "paths"}
+    assert load_domain(out).ids == ("one.jpg",)
+
+
+def test_a_file_of_features_equals_what_is_in_the_cache_however_it_is_read(tmp_path, monkeypatch):
+    from safda.data import feed
+    from safda.data.arrays import from_npy, to_npz
+
+    rows = np.random.default_rng(0).normal(size=(70, 5)).astype(np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    monkeypatch.setattr(feed, "_MOST_ROWS", 16)  # written in several parts
+    to_npz(tmp_path / "x.npz", from_npy(tmp_path / "x.npy"))
+    np.testing.assert_array_equal(load_domain(tmp_path / "x.npz").inputs.numpy(), rows)
+
+
+def test_a_file_of_features_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch):
+    from safda.data import arrays
+
+    def breaks(domain):
+        yield domain.inputs[:1]
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(arrays, "evaluation_batches", breaks)
+    with pytest.raises(SafdaError, match=r"x\.npz: cannot be written: No space left"):
+        arrays.to_npz(tmp_path / "x.npz", load_domain(np.eye(3)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "said"), [("x.csv", "its ending must be .npz"), ("no/x.npz", "there is no folder")])
+def test_where_features_go_is_looked_at_before_the_work(both, tmp_path, capsys, name, said):
+    assert main(["features", str(both[0]), "-o", str(tmp_path / name), "--backbone", "no-such-network"]) == 1
+    assert said in capsys.readouterr().err
+
+
 def test_an_interrupted_extraction_goes_on_where_it_was(tmp_path, monkeypatch):
     from safda.data import features as cache
 
@@ -392,6 +446,63 @@ def test_from_two_folders_to_predictions_on_the_command_line(both, tmp_path, cap
         assert "the first is cat/ (an empty folder)" in capsys.readouterr().err
     assert main(["features", "digits-rendered"]) == 1
     assert "is not a domain of pictures" in capsys.readouterr().err
+
+
+def test_one_picture_or_several_are_predicted_and_printed(both, tmp_path, capsys, monkeypatch):
+    fit(both, tmp_path / "run")
+    files = [both[1] / "ant" / "0.jpg", both[1] / "bee" / "1.jpg"]
+    broken = write(tmp_path / "broken.jpg", b"no picture")
+    expected = safda.Adapted.load(tmp_path / "run").predict(both[1])
+
+    def printed(*words):
+        assert main(["predict", str(tmp_path / "run"), *map(str, words)]) == 0
+        out, err = capsys.readouterr()
+        return out, err
+
+    def classes(shown):
+        return [name for name in (line.split("│")[1].strip() for line in shown.splitlines()[2:]) if name]
+
+    out, err = printed(*files, broken)
+    assert err == f"safda: note: skipped {broken}: not a picture\n"
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["id"] for row in rows] == list(map(str, files))
+    whole = {each: (c, p) for each, c, p in zip(*expected.table().values(), strict=True)}
+    for row, name in zip(rows, ("ant/0.jpg", "bee/1.jpg"), strict=True):
+        assert row["class"] == whole[name][0]
+        assert row["confidence"] == pytest.approx(whole[name][1], abs=1e-5)
+    (row,) = [json.loads(line) for line in printed(files[0], "--probabilities")[0].splitlines()]
+    assert set(row) == {"id", "class", "confidence", "p(ant)", "p(bee)", "p(cat)"}
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    out, _ = printed(files[0])
+    assert classes(out)[0] == row["class"]
+    assert sorted(classes(out)) == ["ant", "bee", "cat"]  # the next two as well
+    assert f"{row['confidence']:.1%}" in out
+    assert classes(printed(*files)[0]) == [each["class"] for each in rows]
+    monkeypatch.setattr("safda.cli._MOST_SHOWN", 5)
+    assert "… and 7 more; -o FILE writes them all" in printed(both[1])[0]
+
+    for words, said in (([broken], "is not a domain"), (both, "is a folder; only pictures")):
+        assert main(["predict", str(tmp_path / "run"), *map(str, words)]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_a_run_on_features_says_what_to_do_with_a_picture(both, files, tmp_path):
+    adapted = safda.fit(*files, steps=1, cpu=True, **TINY)
+    with pytest.raises(SafdaError, match=r"0\.jpg: holds pictures, the source rows of 6 numbers; 'safda features'"):
+        adapted.predict(both[0] / "ant" / "0.jpg")
+
+
+def test_a_run_on_pictures_named_one_by_one_can_be_resumed(both, tmp_path):
+    named = sorted(both[1].rglob("*.jpg"))
+    safda.fit(both[0], named, out=tmp_path / "whole", cpu=True, **SMALL)
+    with pytest.raises(Killed):
+        safda.fit(both[0], named, out=tmp_path / "run", cpu=True, watch=killed_at(6), **SMALL)
+    with pytest.raises(SafdaError, match="its target was an array, or pictures named one by one"):
+        resume(tmp_path / "run", cpu=True)
+    resume(tmp_path / "run", target=named, cpu=True)
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
 
 
 def test_counting_is_shown_in_a_terminal_and_nowhere_else():

@@ -14,7 +14,7 @@ from torch import nn
 
 from safda.data import Domain, load_domain
 from safda.data.feed import Count, evaluation_batches
-from safda.data.pictures import Transform
+from safda.data.pictures import Pictures, Transform
 from safda.errors import SafdaError, nearest
 from safda.features import for_network, frozen_features
 from safda.model import AdaptationModel
@@ -60,6 +60,15 @@ class Predictions:
         """Its probability."""
         highest: NDArray[np.float32] = self.probabilities.max(1)
         return highest
+
+    def ranked(self, most: int) -> list[list[tuple[str, float]]]:
+        """Give for each sample its most probable classes and their probabilities, the first one first."""
+        probabilities = self.probabilities
+        best = np.argsort(-probabilities, axis=1, kind="stable")[:, :most]
+        return [
+            [(self.classes[k], float(of_one[k])) for k in ks]
+            for ks, of_one in zip(best.tolist(), probabilities, strict=True)
+        ]
 
     def table(self, all_probabilities: bool = False) -> dict[str, list[Any]]:
         """Give columns: id, class, confidence and, on request, one column a class."""
@@ -122,7 +131,7 @@ class Adapted:
         """Predict the class of every sample.
 
         Args:
-            data: a domain: a name, a path or an array.
+            data: a domain: a name, a path, several pictures' paths or an array.
             count: told (done, of how many) while a frozen backbone looks at pictures it has not seen.
         """
         return self.answer(self.ready(data, count))
@@ -187,6 +196,11 @@ class Adapted:
 def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
     """Make sure that a domain's inputs look like those of training."""
     there = tuple(domain.inputs.shape[1:])
+    if isinstance(domain.inputs, Pictures) and len(shape) == 1:
+        raise SafdaError(
+            f"{domain.name}: holds pictures, the source rows of {shape[0]} numbers; "
+            "'safda features' with the same backbone makes such rows of pictures"
+        )
     if there != shape:
         raise SafdaError(f"{domain.name}: its samples are of shape {there}, the source's of shape {shape}")
 

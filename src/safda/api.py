@@ -32,6 +32,7 @@ from safda.weights import digest_of
 Progress = Callable[[int, int, str], None]
 
 _FIRST_STAGE = "frozen"  # the folder of fine-tuning's first stage, within the run's
+_OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
 _SOURCE_ONLY_STEPS = 500  # on features a classifier learns the source in as many
 
 
@@ -68,6 +69,7 @@ def fit(
     source, target = load_domain(source, "source", strict=strict), load_domain(target, "target", strict=strict)
     if not isinstance(recipe, Recipe):
         recipe = default_recipe(source.name) if recipe is None else load_recipe(recipe)
+    check_knobs(source, {**overrides, **({} if backbone is None else {"network.backbone": backbone})})
     adapted, outcome = start(
         source,
         target,
@@ -89,6 +91,25 @@ def fit(
 def default_recipe(source: str) -> Recipe:
     """Give the recipe for a source of this name that comes without one: the same for arrays and for pictures."""
     return preset("digits" if source in EMBEDDED else "default")
+
+
+def check_knobs(source: Domain, given: Mapping[str, Any]) -> None:
+    """Refuse knobs of the backbone that a user turned for a source that has none: ignored, they would mislead.
+
+    A preset or a recipe file may hold them: it serves pictures too.
+
+    Args:
+        source: the labelled domain.
+        given: the knobs that were named one by one, by path.
+    """
+    sections = [f"{path}.{key}" for path, value in given.items() if isinstance(value, Mapping) for key in value]
+    idle = [path for path in (*given, *sections) if path in _OF_THE_BACKBONE]
+    if idle and len(source.inputs.shape) == 2:
+        have, them = ("has", "it") if len(idle) == 1 else ("have", "them")
+        raise SafdaError(
+            f"{source.name}: holds features already, so {' and '.join(idle)} {have} no meaning; "
+            f"leave {them} out, or name the pictures"
+        )
 
 
 def start(
@@ -380,7 +401,9 @@ def _describe(source: Domain, target: Domain, recipe: Recipe, backbone: nn.Modul
 
 def _origin(domain: Domain) -> dict[str, Any]:
     path = Path(domain.name)
-    name = domain.name if domain.in_memory and path.suffix != ".npz" else str(path.resolve())
+    # Arrays have no path, nor have pictures that were named one by one.
+    on_disk = path.exists() and (not domain.in_memory or path.suffix == ".npz")
+    name = str(path.resolve()) if on_disk else domain.name
     skipped = [list(each) for each in domain.skipped]
     return {"name": name, "samples": len(domain), "digest": domain.fingerprint(), "skipped": skipped}
 
@@ -389,7 +412,10 @@ def _again(run: RunFolder, role: str, given: Any) -> Domain:
     """Find a run's domain again, and make sure that it is what it was."""
     before = run.data[role]
     if given is None and before["name"] == role:
-        raise SafdaError(f"{run.path}: its {role} was an array; hand it over again: safda.resume(path, {role}=…)")
+        raise SafdaError(
+            f"{run.path}: its {role} was an array, or pictures named one by one; "
+            f"hand it over again: safda.resume(path, {role}=…)"
+        )
     domain = load_domain(before["name"] if given is None else given, role)
     domain = domain if role == "source" else domain.unlabelled()
     if domain.fingerprint() != before["digest"]:
@@ -406,4 +432,4 @@ def _first_stage(run: RunFolder) -> RunFolder:
     return RunFolder.open(path)
 
 
-__all__ = ["default_recipe", "fit", "resume", "start"]
+__all__ = ["check_knobs", "default_recipe", "fit", "resume", "start"]

@@ -18,19 +18,23 @@ from safda.errors import SafdaError, SafdaWarning, nearest
 from safda.recipe import ADVERSARIES, PRESETS, Knob, Recipe, load_recipe, walk
 
 if TYPE_CHECKING:
+    from safda.adapted import Predictions
     from safda.training import Outcome
 
 _FIT = (
     "safda fit SOURCE TARGET -o RUN [--backbone NAME] [--weights FILE] [--fine-tune] [--recipe R] [--adversary NAME] "
     "[--no-saf] [any knob of the recipe] [options]"
 )
-_FEATURES = "safda features DATA [--backbone NAME] [--weights FILE] [any knob of the network]"
+_FEATURES = "safda features DATA [-o FILE] [--backbone NAME] [--weights FILE] [any knob of the network]"
+_PREDICT = "safda predict RUN DATA [-o FILE] [--probabilities]   or   safda predict RUN picture.jpg [another.jpg …]"
 _RECIPE = "safda recipe [PRESET] [any knob of the recipe]"
 _TUNE = "safda tune SOURCE TARGET -o FOLDER [--trials N] [--storage URL] [any knob of the recipe] [options]"
 _DOMAIN = (
     "a folder of pictures (for a source, a folder for each class), a list or .csv or .parquet of them, a .npz or .npy "
     "file of features, digits-rendered or digits-handwritten"
 )
+_MOST_SHOWN = 50  # predictions in a terminal: more are for a file
+_NEXT_TOO = 3  # classes of a single sample: the most probable and the next two
 _SHORT = {"network.backbone": ["--backbone"], "network.weights": ["--weights"]}
 
 
@@ -70,13 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
-    from safda.api import start
+    from safda.api import check_knobs, start
     from safda.data.preflight import preflight
 
     recipe = _chosen_recipe(options)
     source, target = _both_domains(options, recipe)
+    check_knobs(source, _overrides(options))
     if _is_first_process():
-        for line in preflight(source, target.unlabelled(), recipe.batch).warnings:
+        found = preflight(source, target.unlabelled(), recipe.batch)
+        for line in found.warnings if found.same_shape else ():  # otherwise there is one error to come, and no more
             print(f"safda: note: {line}", file=sys.stderr)
     with _view(f"{source.name} → {target.name}", recipe) as view:
         _, outcome = start(
@@ -121,11 +127,18 @@ def _doctor(options: argparse.Namespace) -> int:
 def _features(options: argparse.Namespace) -> int:
     from safda.features import precompute
     from safda.recipe import preset
+    from safda.tables import require_writable
 
+    if options.out:
+        require_writable(options.out, [".npz"])
     recipe = preset("default").override(_overrides(options), "command line")
     with _counting("pictures") as count:
-        result = precompute(options.data, recipe, count)
-    _say(result, f"features of {result['pictures']} pictures are at hand, {result['computed']} of them new")
+        result: dict[str, Any] = precompute(options.data, recipe, count, options.out)
+    if options.out:
+        result["features"] = str(options.out)
+    where = f"in {options.out}" if options.out else "at hand"
+    skipped = f"; {result['skipped']} files were skipped" if result["skipped"] else ""
+    _say(result, f"features of {result['pictures']} pictures are {where}, {result['computed']} of them new{skipped}")
     return 0
 
 
@@ -161,8 +174,15 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _predict(options: argparse.Namespace) -> int:
     from safda.adapted import Adapted
+    from safda.tables import require_table
 
-    predictions = Adapted.load(options.model).predict(options.data)
+    if options.out:
+        require_table(options.out)
+    data = options.data if len(options.data) > 1 else options.data[0]
+    predictions = Adapted.load(options.model).predict(data)
+    if not options.out:
+        _show(predictions, options.probabilities)
+        return 0
     predictions.write(options.out, options.probabilities)
     count, skipped = len(predictions.ids), dict(predictions.skipped)
     told = "".join(f"\nskipped {each}: {why}" for each, why in skipped.items())
@@ -171,6 +191,26 @@ def _predict(options: argparse.Namespace) -> int:
         f"{count} predictions in {options.out}{told}",
     )
     return 0
+
+
+def _show(predictions: Predictions, all_probabilities: bool) -> None:
+    """Print predictions: a table in a terminal, lines of JSON anywhere else; what was skipped goes to the errors."""
+    from safda.tables import json_lines
+    from safda.view import predictions_table
+
+    for each, why in predictions.skipped:
+        print(f"safda: note: skipped {each}: {why}", file=sys.stderr)
+    if not sys.stdout.isatty():
+        for line in json_lines(predictions.table(all_probabilities)):
+            print(line)
+        return
+    samples = len(predictions.ids)
+    classes = len(predictions.classes) if all_probabilities else _NEXT_TOO if samples == 1 else 1
+    shown = min(samples, _MOST_SHOWN)
+    console = _console()
+    console.print(predictions_table(predictions.ids[:shown], predictions.ranked(classes)[:shown]))
+    if shown < samples:
+        console.print(f"… and {samples - shown} more; -o FILE writes them all", highlight=False)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -215,10 +255,12 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
+    from safda.api import check_knobs
     from safda.tuning import tune
 
     recipe = _chosen_recipe(options)
     source, target = _both_domains(options, recipe)
+    check_knobs(source, _overrides(options))
     tune(
         source,
         target,
@@ -338,10 +380,12 @@ def _parser() -> _Parser:
         epilog="""examples:
   safda demo                                              see it work, in about three minutes
   safda fit digits-rendered digits-handwritten -o run     adapt, with the defaults
-  safda doctor photos/ sketches/                          what is in two folders of pictures
+  safda doctor photos/ sketches/                          what is in two domains, and what is wrong with it
   safda fit photos/ sketches/ -o run                      a labelled folder for each class in photos/
+  safda features photos/ -o photos.npz                    what the backbone makes of each picture, as arrays
   safda fit amazon.npz webcam.npz -o run --adversary cdan --steps 2000
   safda predict run webcam.npz -o predictions.csv
+  safda predict run picture.jpg                           one picture, or several: printed
   safda evaluate run webcam.npz                           where there are labels to compare with
   safda bench digits -o lab                               every method, three seeds, as a table
 
@@ -361,29 +405,36 @@ def _parser() -> _Parser:
     _add_machine(fit)
     _add_knobs(fit)
 
-    doctor = _command(subparsers, "doctor", _doctor, "look at two domains: what is odd, broken or in both")
+    doctor = _command(subparsers, "doctor", _doctor, "look at two domains: what is odd, broken, far apart or in both")
     doctor.add_argument("source", metavar="SOURCE", help=f"labelled: {_DOMAIN}")
     doctor.add_argument("target", metavar="TARGET", help="the other one")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     _add_strict(doctor)
 
     features = _command(
-        subparsers, "features", _features, "compute pictures' features once, for runs with --frozen", _FEATURES
+        subparsers,
+        "features",
+        _features,
+        "compute pictures' features once, for --frozen runs or a file",
+        _FEATURES,
     )
     features.add_argument("data", metavar="DATA", help="pictures: a folder, a list or a manifest")
+    features.add_argument(
+        "-o", "--out", type=Path, metavar="FILE", help="also write them, with labels and paths, as a .npz file"
+    )
     _add_knobs(features, only="network")
 
     resume = _command(subparsers, "resume", _resume, "go on with a run that was stopped, exactly where it was")
     resume.add_argument("out", type=Path, metavar="RUN", help="the folder of a run")
     _add_machine(resume)
 
-    predict = _command(subparsers, "predict", _predict, "predict the class of every sample")
+    predict = _command(subparsers, "predict", _predict, "predict the class of every sample", _PREDICT)
     predict.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")
-    predict.add_argument("data", metavar="DATA", help=_DOMAIN)
+    predict.add_argument("data", metavar="DATA", nargs="+", help=f"{_DOMAIN}; one picture, or several")
     predict.add_argument(
-        "-o", "--out", type=Path, required=True, metavar="FILE", help="a .csv, .jsonl or .parquet file"
+        "-o", "--out", type=Path, metavar="FILE", help="a .csv, .jsonl or .parquet file (default: print them)"
     )
-    predict.add_argument("--probabilities", action="store_true", help="also write the probability of every class")
+    predict.add_argument("--probabilities", action="store_true", help="also tell the probability of every class")
 
     evaluate = _command(subparsers, "evaluate", _evaluate, "compare predictions with labels (an oracle's number)")
     evaluate.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")

@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from safda.adapted import Adapted, Predictions
-from safda.api import start
+from safda.api import check_knobs, start
 from safda.data import Domain
 from safda.data.arrays import first_fault
 from safda.errors import SafdaError
@@ -116,14 +116,11 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         if len(self.classes_) < 2:
             raise ValueError(f"a classifier needs two or more classes, and y has one class: {self.classes_[0]!r}")
         names = tuple(str(label) for label in self.classes_)
+        source = Domain("X", torch.from_numpy(rows), torch.from_numpy(numbers.astype(np.int64)), names)
+        check_knobs(source, self.knobs or {})
         recipe = self._recipe()
         with TrainingView("adapting", recipe.steps, Console(stderr=True, quiet=not self.verbose)) as view:
-            adapted, outcome = start(
-                Domain("X", torch.from_numpy(rows), torch.from_numpy(numbers.astype(np.int64)), names),
-                Domain("X_target", torch.from_numpy(target)),
-                recipe,
-                watch=view,
-            )
+            adapted, outcome = start(source, Domain("X_target", torch.from_numpy(target)), recipe, watch=view)
         if outcome.stopped_by:
             raise KeyboardInterrupt(f"stopped by {outcome.stopped_by.name} after step {outcome.step}")
         self.adapted_ = adapted

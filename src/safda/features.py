@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from safda.data import Domain, load_domain
+from safda.data.arrays import to_npz
 from safda.data.features import cached_features
 from safda.data.feed import Count
 from safda.data.pictures import Pictures, Transform
@@ -21,13 +23,14 @@ from safda.recipe import Network, Recipe
 from safda.weights import digest_of
 
 
-def precompute(data: Any, recipe: Recipe, count: Count | None = None) -> dict[str, int]:
+def precompute(data: Any, recipe: Recipe, count: Count | None = None, out: Path | None = None) -> dict[str, int]:
     """Fill the feature cache with a domain's pictures, and tell how many there were and how many it lacked.
 
     Args:
         data: a domain of pictures.
         recipe: names the backbone; a frozen run with the same one then finds all features there.
         count: told how far it is.
+        out: a ``.npz`` file for the features too, with labels, class names and the pictures' paths.
     """
     domain = load_domain(data, watch=count)
     if not isinstance(domain.inputs, Pictures):
@@ -43,7 +46,9 @@ def precompute(data: Any, recipe: Recipe, count: Count | None = None) -> dict[st
         if count:
             count(done, of)
 
-    cached_features(domain, extractor(backbone), digest_of(backbone), width, counted)
+    features = cached_features(domain, extractor(backbone), digest_of(backbone), width, counted)
+    if out:
+        to_npz(out, features)
     return {"pictures": len(domain), "computed": computed, "width": width, "skipped": len(domain.skipped)}
 
 

@@ -25,11 +25,12 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from safetensors.torch import save as serialise
 from torch import Tensor
@@ -219,18 +220,25 @@ class _disk:
             raise SafdaError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically and durably."""
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file to write that appears under its name once it is whole and on disk, or not at all."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with draft.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
     _flush_folder(path.parent)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically and durably."""
+    with new_file(path) as file:
+        file.write(content)
 
 
 def write_text(path: Path, content: str) -> None:

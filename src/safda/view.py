@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -123,6 +124,19 @@ def evaluation_table(result: Mapping[str, Any]) -> Table:
     return table
 
 
+def predictions_table(ids: Sequence[str], ranked: Sequence[Sequence[tuple[str, float]]]) -> Table:
+    """Lay predictions out for reading: each sample's classes below each other, the most probable first."""
+    table = Table(show_edge=False)
+    table.add_column("sample", overflow="fold")
+    table.add_column("class", no_wrap=True)
+    table.add_column("confidence", justify="right", no_wrap=True)
+    for each, classes in zip(ids, ranked, strict=True):
+        for rank, (name, probability) in enumerate(classes):
+            style = "dim" if rank else None
+            table.add_row("" if rank else escape(each), escape(name), f"{probability:.1%}", style=style)
+    return table
+
+
 def preflight_table(result: Mapping[str, Any]) -> Table:
     """Lay what two domains hold out for reading."""
     table = Table(show_edge=False)
@@ -131,14 +145,43 @@ def preflight_table(result: Mapping[str, Any]) -> Table:
     both = [result["source"], result["target"]]
     table.add_row("where", *(domain["name"] for domain in both))
     table.add_row("samples", *(str(domain["samples"]) for domain in both))
-    table.add_row("skipped", *(str(sum(map(len, domain["skipped"].values()))) for domain in both))
-    table.add_row("put right in reading", *(_counts(domain["traits"]) for domain in both))
+    if any(domain["features"] is None for domain in both):
+        table.add_row("skipped", *(str(sum(map(len, domain["skipped"].values()))) for domain in both))
+        table.add_row("put right in reading", *(_counts(domain["traits"]) for domain in both))
+    if any(domain["features"] for domain in both):
+        _add_features(table, [domain["features"] for domain in both], result["scales"])
     table.add_row("copies", *(str(sum(len(ids) - 1 for ids in domain["duplicates"])) for domain in both))
     table.add_row("classes", *(str(len(domain["classes"]) or "no labels") for domain in both))
     table.add_section()
     for name in dict.fromkeys(name for domain in both for name in domain["classes"]):
         table.add_row(name, *(str(domain["classes"].get(name, "")) for domain in both))
     return table
+
+
+def _add_features(table: Table, both: Sequence[Mapping[str, Any] | None], scales: Mapping[str, Any] | None) -> None:
+    """Add what the numbers of arrays look like; a domain of pictures leaves its cells empty."""
+    shown: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "dimensions": lambda of: "×".join(map(str, of["shape"])),
+        "mean length of a row": lambda of: f"{of['length']:.4g}",
+        "standard deviation": lambda of: f"{of['std']:.4g}",
+        "zeros": lambda of: f"{of['zeros']:.1%}",
+        "rows of zeros": lambda of: str(len(of["zero_rows"])),
+        "constant columns": lambda of: _some_of(of["constant"]),
+    }
+    for heading, cell in shown.items():
+        table.add_row(heading, *(cell(of) if of else "" for of in both))
+    if scales:
+        if scales["constant_in_both"]:
+            table.add_row("… in both domains", *2 * [_some_of(scales["constant_in_both"])])
+        table.add_row("columns far apart", "", _some_of(scales["apart"]))
+        ratios = (("length", "length"), ("deviation", "std"), ("median column", "column"))
+        times = ", ".join(f"{name} {scales[key]:.2f}" for name, key in ratios if scales[key] is not None)
+        table.add_row("times the source's", "", times)
+
+
+def _some_of(columns: Sequence[int], most: int = 5) -> str:
+    examples = ", ".join(map(str, columns[:most])) + (", …" if len(columns) > most else "")
+    return f"{len(columns)} ({examples})" if columns else "0"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,6 +12,10 @@ from safda.data import digits
 from safda.data.arrays import from_arrays, from_npy, from_npz
 from safda.data.domain import Domain, Stream, mixed_seed
 from safda.errors import SafdaError, nearest
+
+if TYPE_CHECKING:
+    from safda.data.inspection import Inspected
+    from safda.data.layouts import Listing
 
 #: Domains that need no file, by name.
 EMBEDDED: dict[str, Callable[[], Domain]] = {
@@ -27,9 +31,9 @@ def load_domain(
 
     Args:
         what: an embedded domain's name; the path of a folder of pictures, of a list of them, of a ``.csv`` or
-            ``.parquet`` manifest, or of a ``.npz`` or ``.npy`` file; a :class:`Domain`; an n×d array; or a pair
-            (features, labels).
-        role: what to call an array in errors: source, target, …
+            ``.parquet`` manifest, of a picture, or of a ``.npz`` or ``.npy`` file; several paths of pictures; a
+            :class:`Domain`; an n×d array; or a pair (features, labels).
+        role: what to call an array, or several pictures, in errors: source, target, …
         strict: make an error of files that cannot be used, instead of skipping them.
         watch: told (done, of how many) while pictures are opened for the first time.
 
@@ -38,6 +42,8 @@ def load_domain(
     """
     if isinstance(what, Domain):
         return what
+    if isinstance(what, (list, tuple)) and what and all(isinstance(each, (str, Path)) for each in what):
+        return _named_pictures(role, what, strict, watch)
     if isinstance(what, tuple) and len(what) == 2:
         return from_arrays(role, *what)
     if not isinstance(what, (str, Path)):
@@ -55,28 +61,53 @@ def load_domain(
 
 
 def is_pictures(what: Any) -> bool:
-    """Tell whether something names pictures, without opening any of them."""
-    return isinstance(what, (str, Path)) and str(what) not in EMBEDDED and Path(what).suffix not in (".npz", ".npy")
+    """Tell whether something that is there names pictures, without opening any of them."""
+    return isinstance(what, (str, Path)) and Path(what).suffix not in (".npz", ".npy") and Path(what).exists()
 
 
 def _pictures(path: Path, strict: bool, watch: Callable[[int, int], None] | None) -> Domain:
-    """Make a domain of picture files: those that can be read."""
-    from safda.data.inspection import inspect_all
+    """Make a domain of a folder, a list or a manifest of pictures, or of one picture."""
+    from safda.data.inspection import NOT_A_PICTURE, inspect, inspect_all
     from safda.data.layouts import LISTS, MANIFESTS, find
-    from safda.data.pictures import Pictures
 
     if path.is_file() and path.suffix not in (*LISTS, *MANIFESTS):
-        known = ", ".join((".npz", ".npy", *LISTS, *MANIFESTS))
-        raise SafdaError(f"{path}: is not a domain; a domain is a folder, one of {known}, or {', '.join(EMBEDDED)}")
+        if inspect(path).problem == NOT_A_PICTURE:  # its content tells, whatever it is called
+            known = ", ".join((".npz", ".npy", *LISTS, *MANIFESTS))
+            raise SafdaError(
+                f"{path}: is not a domain; a domain is a folder, a picture, one of {known}, or {', '.join(EMBEDDED)}"
+            )
+        return _named_pictures(str(path), [path], strict, watch)
     listing = find(path)
-    about = inspect_all(listing.name, listing.files, listing.ids, watch)
+    return _readable(listing, inspect_all(listing.name, listing.files, listing.ids, watch), strict)
+
+
+def _named_pictures(
+    name: str, paths: Sequence[str | Path], strict: bool, watch: Callable[[int, int], None] | None
+) -> Domain:
+    """Make a domain of pictures that were named one by one."""
+    from safda.data.inspection import inspect_each
+    from safda.data.layouts import picked
+
+    listing = picked(name, [Path(each) for each in paths])
+    about = inspect_each(listing.files, watch)
+    if len(about) == 1 and about[0].problem:
+        raise SafdaError(f"{paths[0]}: cannot be used: {about[0].problem}")
+    return _readable(listing, about, strict)
+
+
+def _readable(listing: Listing, about: Sequence[Inspected], strict: bool) -> Domain:
+    """Make a domain of those files that can be read."""
+    from safda.data.pictures import Pictures
+
+    name = listing.name
     skipped = (*listing.skipped, *((i, a.problem) for i, a in zip(listing.ids, about, strict=True) if a.problem))
+    good = [row for row, each in enumerate(about) if not each.problem]
     if strict and skipped:
         first, why = skipped[0]
-        raise SafdaError(f"{path}: {len(skipped)} files or folders cannot be used, the first is {first} ({why})")
-    good = [row for row, each in enumerate(about) if not each.problem]
+        raise SafdaError(f"{name}: {len(skipped)} files or folders cannot be used, the first is {first} ({why})")
     if not good:
-        raise SafdaError(f"{path}: none of its {len(about)} files is a picture that can be read")
+        first = f"the first is {listing.ids[0]} ({about[0].problem})"
+        raise SafdaError(f"{name}: none of its {len(about)} files is a picture that can be read, {first}")
     inputs = Pictures(
         tuple(listing.files[row] for row in good),
         tuple(about[row].digest for row in good),
@@ -85,11 +116,11 @@ def _pictures(path: Path, strict: bool, watch: Callable[[int, int], None] | None
     )
     ids = tuple(listing.ids[row] for row in good)
     if listing.labels is None:
-        return Domain(listing.name, inputs, None, (), ids, skipped)
-    names = [listing.labels[row] for row in good]
-    classes = tuple(name for name in listing.classes if name in set(names))
-    number = {name: k for k, name in enumerate(classes)}
-    return Domain(listing.name, inputs, torch.tensor([number[name] for name in names]), classes, ids, skipped)
+        return Domain(name, inputs, None, (), ids, skipped)
+    labels = [listing.labels[row] for row in good]
+    classes = tuple(each for each in listing.classes if each in set(labels))
+    number = {each: k for k, each in enumerate(classes)}
+    return Domain(name, inputs, torch.tensor([number[each] for each in labels]), classes, ids, skipped)
 
 
 __all__ = ["EMBEDDED", "Domain", "Stream", "from_arrays", "is_pictures", "load_domain", "mixed_seed"]

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 
 from safda.data.domain import Domain
+from safda.data.feed import evaluation_batches
 from safda.data.mapped import MappedRows, Segment
 from safda.errors import SafdaError
+from safda.runs import new_file
 
 _CHUNK = 4096  # rows looked at together where the whole would not fit in memory
 
@@ -35,6 +37,26 @@ def from_npz(path: Path) -> Domain:
     return from_arrays(
         str(path), arrays["features"], arrays.get("labels"), arrays.get("classes"), ids=arrays.get("paths")
     )
+
+
+def to_npz(path: Path, domain: Domain) -> None:
+    """Write a domain of features as :func:`from_npz` reads it, whole or not at all, however large it is."""
+    count, width = domain.inputs.shape
+    arrays = {"paths": np.array(domain.ids or [str(row) for row in range(count)])}
+    if domain.labels is not None:
+        arrays.update(labels=domain.labels.numpy(), classes=np.array(domain.classes))
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype("<f4")), "fortran_order": False, "shape": (count, width)}
+    try:
+        with new_file(path) as file, zipfile.ZipFile(file, "w") as archive:
+            with archive.open("features.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array_header_2_0(member, header)
+                for rows in evaluation_batches(domain):  # numpy's own way would need all of them in memory
+                    member.write(rows.numpy().astype("<f4", copy=False).tobytes())
+            for name, values in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, values, allow_pickle=False)
+    except OSError as error:
+        raise SafdaError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def from_npy(path: Path) -> Domain:

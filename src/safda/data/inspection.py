@@ -21,6 +21,7 @@ from safda.data.pictures import FORMATS, as_rgb, first_line, orientation, uprigh
 from safda.data.places import cache_folder, readers
 from safda.runs import write_text
 
+NOT_A_PICTURE = "not a picture"
 _VERSION = 1  # of what inspection says; another makes it forget
 _PREVIEW = 32  # a JPEG is decoded this small where that is enough to know that it can be
 
@@ -57,7 +58,7 @@ def inspect(file: Path) -> Inspected:
     try:
         picture = Image.open(io.BytesIO(content), formats=FORMATS)
     except UnidentifiedImageError:
-        return Inspected("not a picture", digest)
+        return Inspected(NOT_A_PICTURE, digest)
     except Image.DecompressionBombError:
         return Inspected("too large to be decoded safely", digest)
     except (OSError, ValueError, SyntaxError) as error:
@@ -87,6 +88,17 @@ def _traits(picture: Any) -> tuple[str, ...]:
     return tuple(name for name, there in found.items() if there)
 
 
+def inspect_each(files: Sequence[Path], watch: Callable[[int, int], None] | None = None) -> list[Inspected]:
+    """Open files, several at a time; ``watch`` is told (done, of how many) as it goes on."""
+    found = []
+    with ThreadPoolExecutor(readers()) as pool:
+        for done, result in enumerate(pool.map(inspect, files), 1):
+            found.append(result)
+            if watch:
+                watch(done, len(files))
+    return found
+
+
 def inspect_all(
     name: str, files: Sequence[Path], ids: Sequence[str], watch: Callable[[int, int], None] | None = None
 ) -> list[Inspected]:
@@ -110,12 +122,8 @@ def inspect_all(
         else:
             asked.append((each, file))
     if asked:
-        with ThreadPoolExecutor(readers()) as pool:
-            results = pool.map(inspect, [file for _, file in asked])
-            for done, ((each, _), result) in enumerate(zip(asked, results, strict=True), 1):
-                found[each] = result
-                if watch:
-                    watch(done, len(asked))
+        results = inspect_each([file for _, file in asked], watch)
+        found.update((each, result) for (each, _), result in zip(asked, results, strict=True))
         _remember(memory, {each: (state, found[each]) for each, state in zip(ids, states, strict=True)})
     return [found[each] for each in ids]
 

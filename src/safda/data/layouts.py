@@ -8,6 +8,7 @@
 | ``domain/image_list.txt`` | the list says what belongs to the domain, as VisDA-2017 has it |
 | ``list.txt`` | ``path label`` on each line, or ``path`` |
 | ``manifest.csv``, ``.parquet`` | columns ``path`` and, for labels, ``label`` |
+| one picture, or several | themselves: no labels |
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from safda.errors import SafdaError, nearest
 
 LISTS = (".txt", ".lst", ".list")
 MANIFESTS = (".csv", ".parquet")
+_ARRAYS = (".npz", ".npy")
 _PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image")
 _LABEL_COLUMNS = ("label", "class", "category", "target")
 _VISDA_LIST = "image_list.txt"
@@ -64,6 +66,15 @@ def find(path: Path) -> Listing:
     if not found.files:
         raise SafdaError(f"{path}: has no pictures in it")
     return found
+
+
+def picked(name: str, files: Sequence[Path]) -> Listing:
+    """List pictures that were named one by one; what cannot be one is refused before any is opened."""
+    for file in files:
+        if not file.is_file() or file.suffix in _ARRAYS:
+            what = "is a folder" if file.is_dir() else "is an array" if file.exists() else "no such file"
+            raise SafdaError(f"{file}: {what}; only pictures can be named one beside the other")
+    return Listing(name, tuple(files), tuple(printable(str(file)) for file in files))
 
 
 # --------------------------------------------------------------------------------------------------- folders

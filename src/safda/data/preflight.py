@@ -2,18 +2,69 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from safda.data.domain import Domain
 from safda.data.pictures import Pictures
+from safda.data.rows import Rows, scan
 from safda.errors import nearest
 
 _EXAMPLES = 3
+
+# What deserves a line. Domains differ, or there would be nothing to adapt: these are set so that healthy pairs (SURF
+# histograms, pixels of digits, words of reviews, networks' features) are passed over in silence.
+_LENGTH_FACTOR = 3.0  # healthy pairs stay within 1.6; other units, or a scaler that one domain went without, do not
+_COLUMN_FACTOR = 10.0  # of one column between the domains: adaptation is there for less than that
+_COLUMNS_APART = 0.5  # share of such columns: a forgotten scaler moves most, while MNIST to USPS has a quarter
+_IDLE_COLUMNS = 0.05  # share of columns that one domain alone lacks: MNIST's empty border is half of that
+
+
+@dataclass(frozen=True)
+class FeatureReport:
+    """What the numbers of one domain look like.
+
+    Attributes:
+        shape: of a sample.
+        length: mean length of a row.
+        std: standard deviation of all values together.
+        zeros: share of values that are zero.
+        zero_rows: samples that are zeros only.
+        constant: columns that never change.
+    """
+
+    shape: tuple[int, ...]
+    length: float
+    std: float
+    zeros: float
+    zero_rows: list[str]
+    constant: list[int]
+
+
+@dataclass(frozen=True)
+class ScaleReport:
+    """How the target's numbers are scaled: each ratio is the target's over the source's, None where one has none.
+
+    Attributes:
+        length: ratio of the rows' mean lengths.
+        std: ratio of the standard deviations of all values.
+        column: median ratio of the columns' standard deviations, over those that change in both domains.
+        apart: columns that vary ten times as much in one domain, or more.
+        constant_in_both: columns that never change in either domain: they tell nothing.
+    """
+
+    length: float | None
+    std: float | None
+    column: float | None
+    apart: list[int]
+    constant_in_both: list[int]
 
 
 @dataclass(frozen=True)
@@ -26,7 +77,8 @@ class DomainReport:
         classes: class name → how many; empty without labels.
         skipped: why → which, of what cannot be used.
         traits: what is odd and put right in reading → how many.
-        duplicates: groups of samples of the same content.
+        duplicates: groups of samples of the same content; rows of zeros only are not among them.
+        features: what its numbers look like; None for pictures.
     """
 
     name: str
@@ -35,6 +87,7 @@ class DomainReport:
     skipped: dict[str, list[str]]
     traits: dict[str, int]
     duplicates: list[list[str]]
+    features: FeatureReport | None = None
 
 
 @dataclass(frozen=True)
@@ -46,12 +99,16 @@ class Preflight:
         target: the other one. Classes it may show are never trained with.
         leaked: pairs (in the source, in the target) of the same content.
         warnings: one line for each thing that deserves a look.
+        same_shape: whether samples of both can go through one network.
+        scales: how the target's numbers are scaled beside the source's; None for pictures and for other shapes.
     """
 
     source: DomainReport
     target: DomainReport
     leaked: list[tuple[str, str]]
     warnings: list[str]
+    same_shape: bool = True
+    scales: ScaleReport | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values, for JSON."""
@@ -66,17 +123,28 @@ def preflight(source: Domain, target: Domain, batch: int) -> Preflight:
         target: the other one; of labels it may have, only the classes' names and counts are shown.
         batch: samples of each domain in a training step.
     """
-    reports = _report(source), _report(target)
-    leaked = _leaked(source, target)
-    warnings = [line for report in reports for line in _oddities(report)]
+    rows = [None if isinstance(domain.inputs, Pictures) else scan(domain) for domain in (source, target)]
+    reports = _report(source, rows[0]), _report(target, rows[1])
+    same_shape = _kind(reports[0]) == _kind(reports[1])
+    leaked = _leaked(source, target, *rows) if same_shape else []
+    scales = _scales(rows[0], rows[1]) if same_shape and rows[0] and rows[1] else None
+    warnings = []
+    if not same_shape:
+        kinds = [_kind(report) for report in reports]
+        warnings.append(f"{target.name}: its samples are {kinds[1]}, the source's {kinds[0]}; no run can have both")
+    warnings += [line for report in reports for line in _oddities(report)]
+    ours, theirs = (report.features for report in reports)
+    if scales and ours and theirs:
+        warnings += _about_scales(target.name, ours, theirs, scales)
+        warnings += _about_columns(source.name, ours, theirs) + _about_columns(target.name, theirs, ours)
     warnings += _about_classes(*reports, batch)
     if leaked:
         pairs = [f"{one} = {other}" for one, other in leaked]
-        warnings.append(f"{len(leaked)} pictures are in both domains: {_some(pairs)}")
-    return Preflight(*reports, leaked, warnings)
+        warnings.append(f"{len(leaked)} {_things(reports[0])} are in both domains: {_some(pairs)}")
+    return Preflight(*reports, leaked, warnings, same_shape, scales)
 
 
-def _report(domain: Domain) -> DomainReport:
+def _report(domain: Domain, rows: Rows | None) -> DomainReport:
     skipped: dict[str, list[str]] = defaultdict(list)
     for each, why in domain.skipped:
         skipped[why].append(each)
@@ -85,31 +153,122 @@ def _report(domain: Domain) -> DomainReport:
         numbers = torch.bincount(domain.labels, minlength=len(domain.classes)).tolist()
         counts = dict(zip(domain.classes, numbers, strict=True))
     traits: Counter[str] = Counter()
-    duplicates = []
     if isinstance(domain.inputs, Pictures):
         traits.update(trait for of_one in domain.inputs.traits for trait in of_one)
-        duplicates = [ids for ids in _by_content(domain).values() if len(ids) > 1]
-    return DomainReport(domain.name, len(domain), counts, dict(skipped), dict(traits), duplicates)
+    duplicates = [_names(domain, group) for group in _copies(*_contents(domain, rows))]
+    features = _features(domain, rows) if rows else None
+    return DomainReport(domain.name, len(domain), counts, dict(skipped), dict(traits), duplicates, features)
 
 
-def _by_content(domain: Domain) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = defaultdict(list)
-    if isinstance(domain.inputs, Pictures) and domain.ids is not None:
-        for digest, each in zip(domain.inputs.digests, domain.ids, strict=True):
-            groups[digest].append(each)
-    return groups
+def _features(domain: Domain, rows: Rows) -> FeatureReport:
+    shape = tuple(domain.inputs.shape[1:])
+    empty, constant = _names(domain, rows.empty.tolist()), np.flatnonzero(rows.constant).tolist()
+    return FeatureReport(shape, rows.length, rows.std, rows.zeros, empty, constant)
 
 
-def _leaked(source: Domain, target: Domain) -> list[tuple[str, str]]:
-    ours, theirs = _by_content(source), _by_content(target)
-    return [(ours[digest][0], theirs[digest][0]) for digest in ours if digest in theirs]
+def _scales(source: Rows, target: Rows) -> ScaleReport:
+    changing = np.flatnonzero((source.columns > 0) & (target.columns > 0))
+    ratios = target.columns[changing] / source.columns[changing]
+    apart = changing[np.abs(np.log(ratios)) > np.log(_COLUMN_FACTOR)]
+    return ScaleReport(
+        _ratio(source.length, target.length),
+        _ratio(source.std, target.std),
+        float(np.median(ratios)) if len(ratios) else None,
+        apart.tolist(),
+        np.flatnonzero(source.constant & target.constant).tolist(),
+    )
+
+
+def _ratio(source: float, target: float) -> float | None:
+    return target / source if source and target else None
+
+
+# ---------------------------------------------------------------------------------------- what is there twice
+
+
+def _contents(domain: Domain, rows: Rows | None) -> tuple[NDArray[np.int64], NDArray[np.bytes_]]:
+    """Give row numbers, and digests of what is there; zeros are equal without being copies."""
+    if rows is not None:
+        there = np.setdiff1d(np.arange(len(domain)), rows.empty)
+        return there, rows.digests[there]
+    digests = domain.inputs.digests if isinstance(domain.inputs, Pictures) else ()
+    return np.arange(len(digests)), np.array(digests, dtype=np.bytes_)
+
+
+def _copies(rows: NDArray[np.int64], contents: NDArray[np.bytes_]) -> list[list[int]]:
+    """Give groups of rows of equal content."""
+    _, places, counts = np.unique(contents, return_inverse=True, return_counts=True)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for at in np.flatnonzero(counts[places] > 1).tolist():
+        groups[int(places[at])].append(int(rows[at]))
+    return list(groups.values())
+
+
+def _leaked(
+    source: Domain, target: Domain, source_rows: Rows | None, target_rows: Rows | None
+) -> list[tuple[str, str]]:
+    ours, our_contents = _contents(source, source_rows)
+    theirs, their_contents = _contents(target, target_rows)
+    _, here, there = np.intersect1d(our_contents, their_contents, return_indices=True)
+    order = np.argsort(here)
+    names = _names(source, ours[here[order]].tolist()), _names(target, theirs[there[order]].tolist())
+    return list(zip(*names, strict=True))
+
+
+def _names(domain: Domain, rows: list[int]) -> list[str]:
+    return [str(row) if domain.ids is None else domain.ids[row] for row in rows]
+
+
+# --------------------------------------------------------------------------------------------- what is to be said
+
+
+def _kind(report: DomainReport) -> str:
+    if report.features is None:
+        return "pictures"
+    shape = report.features.shape
+    return f"rows of {shape[0]} numbers" if len(shape) == 1 else f"{'×'.join(map(str, shape))} numbers each"
+
+
+def _things(report: DomainReport) -> str:
+    return "pictures" if report.features is None else "rows"
+
+
+def _about_scales(name: str, ours: FeatureReport, theirs: FeatureReport, scales: ScaleReport) -> list[str]:
+    """Say in one line what is on another scale, since one cause is often behind it all."""
+    parts = []
+    if _far(scales.length, _LENGTH_FACTOR):
+        parts.append(f"the mean length of a row is {theirs.length:.3g}, the source's is {ours.length:.3g}")
+    elif _far(scales.std, _LENGTH_FACTOR):
+        parts.append(f"values deviate by {theirs.std:.3g}, the source's by {ours.std:.3g}")
+    apart, width = list(map(str, scales.apart)), math.prod(ours.shape)
+    if len(apart) > _COLUMNS_APART * width:
+        factor = f"over {_COLUMN_FACTOR:.0f} times as much in one domain"
+        parts.append(f"{len(apart)} of {width} columns vary {factor} ({_some(apart)})")
+    return [f"{name}: {', and '.join(parts)}; bring both domains to one scale"] if parts else []
+
+
+def _far(ratio: float | None, factor: float) -> bool:
+    return ratio is not None and not 1 / factor <= ratio <= factor
+
+
+def _about_columns(name: str, own: FeatureReport, other: FeatureReport) -> list[str]:
+    """Name the columns that this domain alone does not use."""
+    idle, width = sorted(set(own.constant) - set(other.constant)), math.prod(own.shape)
+    if len(idle) <= _IDLE_COLUMNS * width:
+        return []
+    where = _some(list(map(str, idle)))
+    return [f"{name}: {len(idle)} of {width} columns never change, and in the other domain they do: {where}"]
 
 
 def _oddities(report: DomainReport) -> list[str]:
     lines = [f"skipped {len(ids)}, {why}: {_some(ids)}" for why, ids in report.skipped.items()]
     if report.duplicates:
         copies = sum(len(ids) - 1 for ids in report.duplicates)
-        lines.append(f"{copies} copies of other pictures: {_some([' = '.join(ids) for ids in report.duplicates])}")
+        groups = _some([" = ".join(ids) for ids in report.duplicates])
+        lines.append(f"{copies} copies of other {_things(report)}: {groups}")
+    if report.features and report.features.zero_rows:
+        empty = report.features.zero_rows
+        lines.append(f"{len(empty)} rows are zeros only: {_some(empty)}")
     single = [name for name, count in report.classes.items() if count == 1]
     if single:
         lines.append(f"{len(single)} classes have one sample only: {_some(single)}")
