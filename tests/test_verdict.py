@@ -13,7 +13,7 @@ from sklearn.metrics import cohen_kappa_score
 import safda
 from safda.adapted import Predictions
 from safda.data import Domain, load_domain
-from safda.verdict import summarise
+from safda.verdict import neighbour_structure, summarise
 from safda.view import summary_table
 
 CLASSES = ("ant", "bee", "cat", "dog")
@@ -32,17 +32,16 @@ def changed(labels, share):
     return np.where(rng.random(len(labels)) < share, rng.integers(0, 4, len(labels)), labels)
 
 
-def clusters(labels, noise=0.3):
-    return Domain("t", torch.tensor(np.eye(4)[labels] + noise * rng.normal(size=(len(labels), 4)), dtype=torch.float32))
+SEEN = {"neighbours": 0.7, "shuffled": 0.1}
 
 
-def judged(after, before, features=None):
-    summary = summarise(answers(after), None if before is None else answers(before), torch.from_numpy(ALL), features)
+def judged(after, before, structure=None):
+    summary = summarise(answers(after), None if before is None else answers(before), torch.from_numpy(ALL), structure)
     return summary["verdict"], summary["words"]
 
 
 def test_a_good_run_is_trusted():
-    verdict, words = judged(ALL, changed(ALL, 0.2), clusters(ALL))
+    verdict, words = judged(ALL, changed(ALL, 0.2), SEEN)
     assert verdict == "trust"
     assert words.startswith("adaptation changed 1")
     assert words.endswith("nothing looks wrong")
@@ -50,7 +49,7 @@ def test_a_good_run_is_trusted():
 
 def test_a_class_that_swallows_the_others_is_named():
     piled = np.where(np.arange(200) % 8 > 0, 1, ALL)
-    verdict, words = judged(piled, ALL, clusters(ALL))
+    verdict, words = judged(piled, ALL, SEEN)
     assert verdict == "do not trust"
     assert "one class, bee, takes" in words
     assert words.endswith("do not trust this run")
@@ -63,32 +62,47 @@ def test_classes_that_vanish_and_answers_that_changed_too_much_raise_a_doubt():
     verdict, words = judged(ALL % 2, ALL % 2)
     assert verdict == "doubt"
     assert "2 of 4 classes are never predicted" in words
-    verdict, words = judged(ALL, np.where(ALL < 2, 1 - ALL, ALL), clusters(ALL))  # two classes changed names
+    verdict, words = judged(ALL, np.where(ALL < 2, 1 - ALL, ALL), SEEN)  # two classes changed names
     assert verdict == "doubt"
     assert "it agrees with source only on 50% of the samples" in words
-    assert judged(ALL, (ALL + 1) % 4, clusters(ALL))[0] == "do not trust"
+    assert judged(ALL, (ALL + 1) % 4, SEEN)[0] == "do not trust"
     assert judged(ALL, None)[0] == "doubt"  # nothing to compare with
 
 
-def test_a_target_in_which_classes_do_not_show_is_not_trusted():
-    noise = Domain("t", torch.from_numpy(rng.normal(size=(200, 8)).astype(np.float32)))
-    verdict, words = judged(ALL, ALL, noise)
+class Nearest:
+    """A classifier that knows the four corners."""
+
+    def answer(self, domain):
+        return answers(domain.inputs.numpy()[:, :4].argmax(1))
+
+
+@pytest.mark.parametrize("dimensions", [4, 40])
+def test_a_target_in_which_classes_do_not_show_is_not_trusted(dimensions):
+    corners = np.eye(4, dimensions)[ALL] + 0.3 * rng.normal(size=(200, dimensions)) / np.sqrt(dimensions)
+    noise = rng.normal(size=(200, dimensions))
+    real, none = (
+        neighbour_structure(Nearest(), Domain("t", torch.tensor(rows, dtype=torch.float32)))
+        for rows in (corners, noise)
+    )
+    assert real["neighbours"] > 0.95
+    assert real["shuffled"] < 0.8
+    assert abs(none["neighbours"] - none["shuffled"]) < 0.2
+    assert judged(ALL, ALL, real)[0] == "trust"
+    verdict, words = judged(ALL, ALL, {"neighbours": 0.2, "shuffled": 0.18})
     assert verdict == "do not trust"
-    assert "do not show in the target" in words
+    assert "no more alike than in noise" in words
 
 
 def test_numbers_are_what_others_compute():
     before = changed(ALL, 0.5)
-    summary = summarise(answers(ALL), answers(before, sure=1.0), torch.from_numpy(ALL % 3), clusters(ALL))
+    summary = summarise(answers(ALL), answers(before, sure=1.0), torch.from_numpy(ALL % 3), SEEN)
     assert summary["agreement"]["share"] == pytest.approx((before == ALL).mean())
     assert summary["agreement"]["kappa"] == pytest.approx(cohen_kappa_score(before, ALL))
     assert summary["classes"]["dog"] == pytest.approx(
         {"source": 0.0, "predicted": 0.25, "source_only": (before == 3).mean()}, abs=1e-4
     )
     assert summary["source_only"]["confidence"] == pytest.approx(np.e / (np.e + 3))
-    rows = clusters(ALL, noise=0.0)  # of four points, so that neighbours are those of the same class
-    exact = summarise(answers(ALL), answers(ALL), torch.from_numpy(ALL), rows)["neighbour_agreement"]
-    assert exact == {"share": 1.0, "kappa": 1.0}
+    assert summary["structure"] == SEEN
 
 
 def test_everything_is_shown_in_a_terminal_whatever_a_class_is_called():

@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from safda.adapted import Adapted, Predictions, check_shape, transform_of
+from safda.adapted import Adapted, check_shape, transform_of
 from safda.data import EMBEDDED, Domain, load_domain
 from safda.data.feed import Count, feature_batches
 from safda.data.pictures import Pictures
@@ -25,7 +25,7 @@ from safda.networks import Backbone, Centred, check_backbone, full_name
 from safda.recipe import Recipe, load_recipe, preset
 from safda.runs import RunFolder
 from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train
-from safda.verdict import summarise
+from safda.verdict import neighbour_structure, summarise
 from safda.weights import digest_of
 
 #: Told (done, of how many, of what) while a run is made ready, and while it is compared with source only.
@@ -316,39 +316,37 @@ class _Work:
         predictions = self.adapted.answer(
             frozen_features(self.adapted.model, self.target, self._counter("predictions"))
         )
-        before, stopped = self._source_only()
-        if stopped:
-            return stopped
+        before = structure = None
+        target = self.features[1]
+        if len(target.inputs.shape) == 2:  # otherwise it would cost as much as the run itself
+            source_only, outcome = self._source_only()
+            if outcome.stopped_by:
+                return Outcome(self.adapted.recipe.all_steps, outcome.stopped_by)
+            before, structure = source_only.answer(target), neighbour_structure(source_only, target)
         labels, _ = self.source.labelled("a summary")
-        self.adapted.summary = summarise(predictions, before, labels, None if before is None else self.features[1])
+        self.adapted.summary = summarise(predictions, before, labels, structure)
         if run and self.accelerator.is_main_process:
             more = {} if before is None else {"source_only": before.labels}
             predictions.write(run.path / "predictions.csv", more=more)
             run.save_summary(self.adapted.summary)
         return None
 
-    def _source_only(self) -> tuple[Predictions | None, Outcome | None]:
-        """Let a classifier that only learned the source answer; where samples are no features, that costs too much."""
-        source, target = self.features
+    def _source_only(self) -> tuple[Adapted, Outcome]:
+        """Train a classifier on the source's features alone."""
         recipe = self.adapted.recipe.source_only().first_stage()
-        if len(source.inputs.shape) != 2:
-            return None, None
         recipe = replace(recipe, steps=min(recipe.steps, _SOURCE_ONLY_STEPS))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
-            model = AdaptationModel(recipe, source.blank(), len(self.adapted.classes))
+            model = AdaptationModel(recipe, self.features[0].blank(), len(self.adapted.classes))
         model.centring.load_state_dict(self.adapted.model.centring.state_dict())
         counter = self._counter("source only, to compare with")
         outcome = train(
             model,
-            source,
-            target,
+            *self.features,
             accelerator=make_accelerator(recipe, cpu=self.accelerator.device.type == "cpu"),  # without trackers
             watch=lambda step, metrics: counter(step, recipe.steps) if counter else None,
         )
-        if outcome.stopped_by:
-            return None, Outcome(self.adapted.recipe.all_steps, outcome.stopped_by)
-        return Adapted(model, self.adapted.classes, self.adapted.data).answer(target), None
+        return Adapted(model, self.adapted.classes, self.adapted.data), outcome
 
     def _counter(self, what: str) -> Count | None:
         return partial(_told, self.progress, what) if self.progress else None

@@ -23,7 +23,6 @@ from safda.data.feed import Count, evaluation_batches, feature_batches
 from safda.networks import unit_moments
 
 _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over a domain: the search stays linear
-_MOST_COMPARED = 4096  # samples that are enough to see whether near ones are alike
 _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 3, 100
 _FOCUS = 3  # a neighbour counts by its similarity to this power
 _ONE_WAY = 0.05  # so much does a neighbour count that is not one the other way round
@@ -124,17 +123,15 @@ def target_links(
     return some, _normalised(links.tocsr())[len(some) :]
 
 
-def nearest_samples(domain: Domain) -> tuple[Tensor, csr_array]:
-    """Find the few nearest ones of some of a domain's samples among these: their rows, and who is near whom."""
-    rows = spread_rows(len(domain), _MOST_COMPARED)
-    some = domain.take(rows)
-    mean = unit_moments(evaluation_batches(some))[0].float()
+def nearest_samples(domain: Domain) -> csr_array:
+    """Find the few nearest ones of each sample of a small domain: by the cosine, once its mean is taken away."""
+    mean = unit_moments(evaluation_batches(domain))[0].float()
 
     def centred(batch: Tensor) -> Tensor:
         return F.normalize(F.normalize(batch.float()) - mean)
 
-    place = _Place(some, centred, neighbours=0)
-    return rows, place.nearest(map(centred, evaluation_batches(some)), themselves=True)
+    place = _Place(domain, centred, neighbours=0)
+    return place.nearest(map(centred, evaluation_batches(domain)), themselves=True)
 
 
 def _comparable(source: Domain, target: Domain) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:

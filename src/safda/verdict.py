@@ -16,23 +16,28 @@ from numpy.typing import NDArray
 from sklearn.metrics import cohen_kappa_score
 from torch import Tensor
 
-from safda.adapted import Predictions
+from safda.adapted import Adapted, Predictions
 from safda.data import Domain
 from safda.neighbours import nearest_samples
 from safda.selection import scores
 
 TRUST, DOUBT, DISTRUST = "trust", "doubt", "do not trust"
 
-# Agreement beyond chance (Cohen's kappa): of the adapted answers with source-only's, and of source-only's among samples
-# that are near each other. docs/verdict.md has what they are on data sets at hand, and where they are noise.
+# Agreement beyond chance (Cohen's kappa) of the adapted answers with source-only's, and by how much more of it there
+# must be among samples that are near each other than there is once every column is shuffled by itself.
+# docs/verdict.md has what both are on the data sets at hand, and on noise.
 _DOUBTFUL_KAPPA, _BAD_KAPPA = 0.6, 0.3
-_BAD_NEIGHBOUR_KAPPA = 0.25
+_STRUCTURE = 0.05
+_SEEN = 4096  # samples that are enough to see whether near ones are alike
 _VANISHED = 0.25  # of the classes are never predicted
 _ENOUGH = 5  # samples for each class: with fewer, some are missing by chance
 
 
 def summarise(
-    predictions: Predictions, before: Predictions | None, source_labels: Tensor, features: Domain | None = None
+    predictions: Predictions,
+    before: Predictions | None,
+    source_labels: Tensor,
+    structure: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Say what is known of predictions without labels: shares of the classes, confidence, agreement, scores, a verdict.
 
@@ -40,7 +45,7 @@ def summarise(
         predictions: what the adapted classifier says of the target.
         before: what a classifier says of it that only learned the source; None if there is none.
         source_labels: class numbers of the source.
-        features: the target's, as that classifier saw them.
+        structure: how alike near samples look to that classifier, from :func:`neighbour_structure`.
 
     Returns:
         plain values, as ``summary.json`` has them; ``verdict`` is one of trust, doubt and do not trust, and ``words``
@@ -60,7 +65,7 @@ def summarise(
         "adapted": _certainty(predictions),
         "source_only": None if before is None else _certainty(before),
         "agreement": None if before is None else _agreement(_numbers(before), _numbers(predictions)),
-        "neighbour_agreement": None if before is None or features is None else _among_neighbours(before, features),
+        "structure": structure,
     }
     serious, slight = _concerns(summary, shares)
     verdict = DISTRUST if serious else DOUBT if slight else TRUST
@@ -89,11 +94,27 @@ def _agreement(one: NDArray[np.int64], other: NDArray[np.int64]) -> dict[str, fl
     return {"share": share, "kappa": float(cohen_kappa_score(one, other)) if share < 1 else 1.0}
 
 
-def _among_neighbours(predictions: Predictions, features: Domain) -> dict[str, float]:
-    """Tell how often samples that are near each other get the same answer: hardly ever by chance, if classes show."""
-    rows, near = nearest_samples(features)
-    labels = _numbers(predictions)[rows.numpy()]
-    return _agreement(np.repeat(labels, np.diff(near.indptr)), labels[near.indices])
+def neighbour_structure(source_only: Adapted, features: Domain) -> dict[str, float]:
+    """Tell how alike samples that are near each other look to a classifier, and how alike they would by chance.
+
+    If the classes that it learned show in the target at all, near samples mostly get the same answer. What is chance
+    depends on the features; so it is measured, on the same ones with every column shuffled by itself.
+
+    Returns:
+        the agreement of neighbours beyond chance (kappa): ``neighbours`` as it is, and ``shuffled``.
+    """
+    rows = torch.linspace(0, len(features) - 1, min(len(features), _SEEN)).round().long()
+    values = features.batch(rows)
+    shuffled = torch.from_numpy(np.random.default_rng(0).permuted(values.numpy(), axis=0))
+    return {
+        name: _among_neighbours(source_only, Domain(features.name, each))
+        for name, each in (("neighbours", values), ("shuffled", shuffled))
+    }
+
+
+def _among_neighbours(source_only: Adapted, some: Domain) -> float:
+    labels, near = _numbers(source_only.answer(some)), nearest_samples(some)
+    return _agreement(np.repeat(labels, np.diff(near.indptr)), labels[near.indices])["kappa"]
 
 
 def _concerns(summary: Mapping[str, Any], shares: Mapping[str, NDArray[np.float64]]) -> tuple[list[str], list[str]]:
@@ -107,16 +128,14 @@ def _concerns(summary: Mapping[str, Any], shares: Mapping[str, NDArray[np.float6
     never, known = len(summary["never_predicted"]), len(summary["classes"])
     if never > _VANISHED * known and summary["samples"] >= _ENOUGH * known:
         slight.append(f"{never} of {known} classes are never predicted")
-    agreement, among_neighbours = summary["agreement"], summary["neighbour_agreement"]
+    agreement, structure = summary["agreement"], summary["structure"]
     if agreement is None:
         slight.append("there is no source-only classifier to compare with, since the whole network was trained")
     elif agreement["kappa"] < _DOUBTFUL_KAPPA:
         telling = f"it agrees with source only on {agreement['share']:.0%} of the samples"
         (serious if agreement["kappa"] < _BAD_KAPPA else slight).append(telling)
-    if among_neighbours and among_neighbours["kappa"] < _BAD_NEIGHBOUR_KAPPA:
-        serious.append(
-            "the source's classes do not show in the target: samples near each other hardly look alike to it"
-        )
+    if structure and structure["neighbours"] < structure["shuffled"] + _STRUCTURE:
+        serious.append("to a source-only classifier, samples near each other look no more alike than in noise")
     return serious, slight
 
 
