@@ -1,8 +1,12 @@
-"""For all tests, those in the documentation too: caches go to a folder that is thrown away."""
+"""For all tests, those in the documentation too: caches go to a folder that is thrown away, and nothing is downloaded."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is imported
 
 
 @pytest.fixture(autouse=True, scope="session")

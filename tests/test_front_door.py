@@ -129,7 +129,8 @@ def test_without_weights_and_internet_it_is_said_at_once_and_what_to_do(tmp_path
     """With the real client of the hub, whose address is a port of this machine where nobody listens."""
     folder(tmp_path / "a")
     (tmp_path / "a" / "ant" / "0.jpg").write_bytes(b"broken")  # would be told, if pictures were opened first
-    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub")}
+    hub = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "0"}
+    environment = {**os.environ, **hub}
     ended = subprocess.run(
         [sys.executable, "-m", "safda.cli", "fit", "a", "a", "-o", "run"],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
@@ -146,7 +147,8 @@ def test_without_weights_and_internet_it_is_said_at_once_and_what_to_do(tmp_path
 def test_the_run_folder_tells_the_backbone_its_weights_and_how_pictures_were_cut(both, tmp_path, knobs):
     safda.fit(*both, out=tmp_path / "run", cpu=True, **knobs)
     data = RunFolder.open(tmp_path / "run").data
-    assert data["transform"] == {"side": 32, "crop": 0.875, "interpolation": "bilinear", "squash": False}
+    cut = {"side": 32, "crop": 0.875, "interpolation": "bilinear", "squash": False, "scale": 0.5}
+    assert data["transform"] == cut
     assert data["backbone"]["name"] == "small-cnn"
     assert data["backbone"]["weights"] == knobs["network.weights"]
     assert len(data["backbone"]["digest"]) == 32

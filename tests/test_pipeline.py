@@ -93,11 +93,11 @@ def test_crops_are_spread_as_torchvisions():
     from torchvision.transforms import RandomResizedCrop
 
     rng = np.random.default_rng(0)
-    for height, width in ((256, 256), (256, 700)):
-        ours = np.array([random_box(height, width, rng.random(41)) for _ in range(3000)])
+    for height, width, scale in ((256, 256, 0.08), (256, 700, 0.08), (256, 300, 0.5)):
+        ours = np.array([random_box(height, width, rng.random(41), scale) for _ in range(3000)])
         theirs = np.array(
             [
-                RandomResizedCrop.get_params(torch.empty(3, height, width), (0.08, 1.0), (3 / 4, 4 / 3))
+                RandomResizedCrop.get_params(torch.empty(3, height, width), (scale, 1.0), (3 / 4, 4 / 3))
                 for _ in range(3000)
             ]
         )
@@ -496,9 +496,9 @@ def test_a_run_on_features_says_what_to_do_with_a_picture(both, files, tmp_path)
 
 def test_a_run_on_pictures_named_one_by_one_can_be_resumed(both, tmp_path):
     named = sorted(both[1].rglob("*.jpg"))
-    safda.fit(both[0], named, out=tmp_path / "whole", cpu=True, **SMALL)
+    fit((both[0], named), tmp_path / "whole")
     with pytest.raises(Killed):
-        safda.fit(both[0], named, out=tmp_path / "run", cpu=True, watch=killed_at(6), **SMALL)
+        fit((both[0], named), tmp_path / "run", watch=killed_at(6))
     with pytest.raises(SafdaError, match="its target was an array, or pictures named one by one"):
         resume(tmp_path / "run", cpu=True)
     resume(tmp_path / "run", target=named, cpu=True)

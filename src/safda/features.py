@@ -62,7 +62,8 @@ def for_network(domain: Domain, transform: Transform, cache_decoded: bool = Fals
 def picture_transform(network: Network, given: nn.Module | None = None) -> Transform:
     """Tell how the backbone that is named, or the given one, wants pictures."""
     config = picture_config(network.backbone, given)
-    return Transform(network.image_size or config.side, config.crop, config.interpolation, config.squash)
+    side = network.image_size or config.side
+    return Transform(side, config.crop, config.interpolation, config.squash, network.crop_scale)
 
 
 def frozen_features(model: AdaptationModel, domain: Domain, count: Count | None = None) -> Domain:

@@ -54,6 +54,12 @@ class Network:
         choices=("batch", "fixed"),
     )
     image_size: int = knob(0, "side of a picture in pixels; 0: what the backbone was made for", low=0, high=8192)
+    crop_scale: float = knob(
+        0.08,
+        "least share of a picture's area in a training crop, as torchvision's RandomResizedCrop",
+        low=0.01,
+        high=1.0,
+    )
     features: str = knob(
         "as-is",
         "what B gets: features as they come, or each of length one and then centred over both domains",
@@ -428,6 +434,7 @@ _DEFAULT = Recipe(
         pretrained=True,
         frozen=True,
         backbone_norm="fixed",
+        crop_scale=0.5,
         features="centred",
         bottleneck_width=512,
         classifier_width=512,

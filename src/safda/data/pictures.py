@@ -49,12 +49,14 @@ class Transform:
         crop: its share of the picture's short side, once that is resized.
         interpolation: how it is resized: bilinear or bicubic.
         squash: whether its sides are resized alike, whatever their ratio.
+        scale: the least share of its area in a training crop.
     """
 
     side: int
     crop: float = 0.875
     interpolation: str = "bilinear"
     squash: bool = False
+    scale: float = 0.08
 
     @property
     def short(self) -> int:
@@ -63,7 +65,7 @@ class Transform:
 
     @property
     def key(self) -> str:
-        """A name for files that depend on it."""
+        """A name for files of what it makes, which training crops are not."""
         return f"{self.side}-{self.short}-{self.interpolation}{'-squash' if self.squash else ''}"
 
     def resized(self, size: tuple[int, int]) -> tuple[int, int]:
@@ -244,20 +246,20 @@ def _centre(picture: Tensor, side: int) -> Tensor:
 
 def _random_part(picture: Tensor, transform: Transform, draws: NDArray[np.float64]) -> Tensor:
     """Cut a random part, bring it to the network's size, and flip every other one."""
-    top, left, height, width = random_box(picture.shape[1], picture.shape[2], draws)
+    top, left, height, width = random_box(picture.shape[1], picture.shape[2], draws, transform.scale)
     cut = picture[:, top : top + height, left : left + width]
     part = resize(cut, transform.side, transform.side, transform.interpolation)
     return part.flip(2) if draws[-1] < 0.5 else part
 
 
-def random_box(height: int, width: int, draws: NDArray[np.float64]) -> tuple[int, int, int, int]:
-    """Draw (top, left, height, width) of 8% to 100% of the area and 3:4 to 4:3, as torchvision's crop does.
+def random_box(height: int, width: int, draws: NDArray[np.float64], scale: float = 0.08) -> tuple[int, int, int, int]:
+    """Draw (top, left, height, width) of 8% (``scale``) to 100% of the area and 3:4 to 4:3, as torchvision's crop does.
 
     >>> random_box(256, 256, np.full(41, 0.5))
     (34, 34, 188, 188)
     """
     for area, ratio, top, left in draws[: 4 * _TRIES].reshape(_TRIES, 4):
-        target = height * width * (0.08 + 0.92 * area)
+        target = height * width * (scale + (1 - scale) * area)
         aspect = math.exp(math.log(4 / 3) * (2 * ratio - 1))
         w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
         if 0 < w <= width and 0 < h <= height:
