@@ -1,4 +1,4 @@
-"""For all tests, those in the documentation too: caches go to a folder that is thrown away, and nothing is downloaded."""
+"""For all tests, those in the documentation too: caches go to a folder that is thrown away; nothing is downloaded."""
 
 from __future__ import annotations
 
