@@ -203,6 +203,9 @@ def summary_table(summary: Mapping[str, Any], most: int = 12) -> Table:
     line("mean confidence", *(f"{each['confidence']:.2f}" for each in both))
     for name in summary["adapted"]["scores"]:
         line(f"score: {name}", *(f"{each['scores'][name]:.2f}" for each in both))
+    if before:
+        line("the same answer", f"{summary['agreement']['share']:.0%}")
+    line("classes never predicted", str(len(summary["never_predicted"])))
     table.add_section()
     shares = summary["classes"]
     changed = sorted(shares, key=lambda name: -abs(shares[name]["predicted"] - shares[name]["source"]))
