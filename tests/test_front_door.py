@@ -217,10 +217,26 @@ def test_fine_tuned_pictures_hear_of_neighbours_in_the_features_they_began_with(
     known = RunFolder.open(tmp_path / "run").last_checkpoint().neighbours
     first = safda.Adapted.load(tmp_path / "run" / "frozen")
     features = [frozen_features(first.model, for_network(load_domain(path), Transform(32))) for path in both]
-    near = Neighbourhood(*features)
+    near = Neighbourhood(*features, share=0.5)
     near.update(torch.arange(12), torch.from_numpy(first.answer(features[1]).probabilities))
     near.spread()
     torch.testing.assert_close(known["labels"], near.labels)
+
+
+@pytest.mark.parametrize("norm", ["per-domain", "joint"])
+def test_in_the_end_the_bottlenecks_statistics_are_those_of_whole_pictures(both, tuned, norm):
+    adapted = safda.fit(*both, cpu=True, **{**tuned, "network.norm": norm})
+    model = adapted.model
+    seen = both[1:] if norm == "per-domain" else both
+    with torch.no_grad():
+        projected = torch.cat(
+            [
+                model.bottleneck.linear(model.features(domain.batch(torch.arange(12))))
+                for domain in (for_network(load_domain(path), Transform(32)) for path in seen)
+            ]
+        )
+    torch.testing.assert_close(model.bottleneck.norm.running_mean, projected.mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.bottleneck.norm.running_var, projected.var(0, correction=0), rtol=1e-4, atol=1e-5)
 
 
 def test_batch_norm_keeps_its_statistics_where_asked():

@@ -15,13 +15,13 @@ from torch import nn
 
 from safda.adapted import Adapted, check_shape, transform_of
 from safda.data import EMBEDDED, Domain, load_domain
-from safda.data.feed import Count, feature_batches
+from safda.data.feed import Count, evaluation_batches, feature_batches
 from safda.data.pictures import Pictures
 from safda.errors import SafdaError
 from safda.features import for_network, frozen_features, picture_transform
 from safda.model import AdaptationModel
 from safda.neighbours import Neighbourhood
-from safda.networks import Backbone, Centred, check_backbone, full_name
+from safda.networks import Backbone, Centred, check_backbone, full_name, moments
 from safda.recipe import Recipe, load_recipe, preset
 from safda.runs import RunFolder
 from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train
@@ -269,9 +269,10 @@ class _Work:
             if outcome.stopped_by:
                 model.recipe = recipe
                 return outcome
-        if self._near:
-            self._near.begin(torch.from_numpy(self.adapted.answer(self.features[1]).probabilities))
         model.recipe = recipe.second_stage()
+        if self._near:
+            self._near.share = model.recipe.saf.neighbour_share
+            self._near.begin(torch.from_numpy(self.adapted.answer(self.features[1]).probabilities))
         backbone = model.backbone
         assert isinstance(backbone, Backbone)
         backbone.freeze(False)
@@ -284,10 +285,25 @@ class _Work:
             watch=_later(self.watch, recipe.steps),
             near=self._near,
             resume=bool(run and run.has_checkpoint),
+            finish=partial(self._settle, backbone),
         )
         backbone.freeze()
         model.recipe = recipe
         return Outcome(recipe.steps + outcome.step, outcome.stopped_by)
+
+    @torch.no_grad()
+    def _settle(self, backbone: Backbone) -> None:
+        """Give B's norm the statistics of pictures as prediction sees them, whole: it has learned from random crops."""
+        backbone.freeze()
+        model, device = self.adapted.model, self.adapted.device
+        means, squares = [], []
+        for domain in (self.target,) if model.recipe.network.norm == "per-domain" else (self.source, self.target):
+            batches = evaluation_batches(frozen_features(model, domain, self._counter("statistics")))
+            mean, variance = moments(model.bottleneck.linear(model.features(batch.to(device))) for batch in batches)
+            means.append(mean)
+            squares.append(variance + mean.square())
+        mean = torch.stack(means).mean(0)
+        model.bottleneck.set_statistics(mean, torch.stack(squares).mean(0) - mean.square())
 
     def _first_stage_of(self, run: RunFolder | None) -> Outcome:
         """Bring the first stage to its end: a run of its own, within the folder of the whole."""

@@ -69,6 +69,11 @@ class Bottleneck(nn.Module):
         """
         return cast(Tensor, self.dropout(F.relu(self._normalised(projected, sources))))
 
+    def set_statistics(self, mean: Tensor, variance: Tensor) -> None:
+        """Replace what evaluation normalises by."""
+        self.norm.get_buffer("running_mean").copy_(mean)
+        self.norm.get_buffer("running_var").copy_(variance)
+
     def _normalised(self, projected: Tensor, sources: int) -> Tensor:
         norm = self.norm
         if self.source_norm is not None and 1 < sources < len(projected):
@@ -79,6 +84,21 @@ class Bottleneck(nn.Module):
         return cast(Tensor, norm(projected))
 
 
+def moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Give mean and variance of each dimension, in double precision.
+
+    >>> mean, variance = moments([torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 0.0]])])
+    >>> mean.tolist(), variance.tolist()
+    ([2.0, 0.0], [1.0, 0.0])
+    """
+    count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for batch in batches:
+        rows = batch.to(total)
+        count, total, squares = count + len(rows), total + rows.sum(0), squares + rows.square().sum(0)
+    mean = total / count
+    return mean, squares / count - mean.square()
+
+
 def unit_moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """Give mean and variance of each dimension, over features made of length one, in double precision.
 
@@ -86,12 +106,7 @@ def unit_moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     >>> mean.tolist(), variance.tolist()
     ([0.5, 0.5], [0.25, 0.25])
     """
-    count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for batch in batches:
-        rows = F.normalize(batch.to(total))
-        count, total, squares = count + len(rows), total + rows.sum(0), squares + rows.square().sum(0)
-    mean = total / count
-    return mean, squares / count - mean.square()
+    return moments(F.normalize(batch.double()) for batch in batches)
 
 
 class Centred(nn.Module):

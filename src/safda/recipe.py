@@ -214,7 +214,13 @@ class FineTune:
     enabled: bool = knob(False, "after adapting with a frozen backbone, train all of the network")
     steps: int = knob(500, "steps of the second stage", low=1, high=10**9)
     batch: int = knob(16, "samples of each domain in one of its steps, over all processes", low=1, high=10**6)
-    lr: float = knob(0.002, "its initial learning rate", low=0.0, high=10.0, search=(2e-4, 1e-2, "log"))
+    lr: float = knob(0.004, "its initial learning rate", low=0.0, high=10.0, search=(4e-4, 4e-2, "log"))
+    neighbour_share: float = knob(
+        0.5,
+        "the neighbours' part in a label that spreads: less than before, since the features get better",
+        low=0.0,
+        high=1.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -256,7 +262,7 @@ class Recipe:
             network=replace(self.network, frozen=False),
             optimiser=replace(self.optimiser, lr=self.fine_tune.lr),
             adversary=replace(self.adversary, ramp=_AT_ONCE),
-            saf=replace(self.saf, ramp=_AT_ONCE),
+            saf=replace(self.saf, ramp=_AT_ONCE, neighbour_share=self.fine_tune.neighbour_share),
         )
 
     def source_only(self) -> Recipe:

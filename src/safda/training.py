@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,7 @@ def train(
     watch: Watch | None = None,
     near: Neighbourhood | None = None,
     resume: bool = False,
+    finish: Callable[[], None] | None = None,
 ) -> Outcome:
     """Train ``model`` in place, as its recipe says.
 
@@ -71,6 +72,7 @@ def train(
         watch: who looks on.
         near: through which pseudo-labels spread, if they do.
         resume: go on from the run's last checkpoint.
+        finish: called after the last step, before the result is saved.
     """
     recipe = model.recipe
     _keep_freed_memory()
@@ -131,6 +133,8 @@ def train(
                 return Outcome(done, stop.received or signal.SIGTERM)
 
     model.eval()
+    if finish:
+        finish()
     if run and accelerator.is_main_process:
         run.save_model(weights_of(model))
     accelerator.wait_for_everyone()
