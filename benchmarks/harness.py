@@ -65,7 +65,7 @@ def without(benchmark: Benchmark, steps: int) -> tuple[float, float]:
         for row in benchmark.runnable():
             source, target = load_domain("digits-rendered"), load_domain("digits-handwritten")
             recipe = benchmark.recipe(row, {"steps": steps}, seed=0)
-            adapted, _ = start(source, target, recipe, Path(folder) / row.name, None, True, ())
+            adapted = start(source, target, recipe, Path(folder) / row.name, None, True, ())
             adapted.evaluate(target)
         return _since(begun)
 

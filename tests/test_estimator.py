@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import cache
 
 import numpy as np
@@ -15,6 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import safda
 from safda import SAFClassifier
 from safda.cli import main
+from safda.errors import Interrupted
 from tests.conftest import MDD_ALONE, SHORT, SOURCE_ONLY, blobs, flat_digits
 
 SMALL = {"network.bottleneck_width": 32, "network.classifier_width": 32, "saf.width": 8, "optimiser.lr": 0.02}
@@ -246,17 +249,21 @@ def test_save_and_load(data, tmp_path, labels):
 
 
 def test_a_fit_that_was_stopped_is_no_fit(data, monkeypatch):
-    import signal
+    """A grid search must not go on with the next one either, so it is no Exception."""
+    from safda.view import TrainingView
 
-    from safda import estimator
-    from safda.training import Outcome
+    def signals(view, step, metrics):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
 
     X, y, _, _ = data
-    monkeypatch.setattr(estimator, "start", lambda *_, **__: (None, Outcome(3, signal.SIGINT)))
+    monkeypatch.setattr(TrainingView, "__call__", signals)
     classifier = small()
-    with pytest.raises(KeyboardInterrupt, match="after step 3"):
+    with pytest.raises(Interrupted, match="stopped by SIGINT after step 3"):
         classifier.fit(X, y)
     assert not hasattr(classifier, "adapted_")
+    with pytest.raises(Interrupted):
+        GridSearchCV(small(), {"steps": [20, 30]}, cv=2).fit(X, y)
 
 
 def test_progress_is_shown_where_asked(data, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -20,7 +21,7 @@ from safda.api import default_recipe, resume
 from safda.cli import main
 from safda.data import load_domain
 from safda.data.pictures import Transform, decoded
-from safda.errors import SafdaError, SafdaWarning
+from safda.errors import Interrupted, SafdaError, SafdaWarning
 from safda.features import for_network, frozen_features
 from safda.networks import Backbone, check_backbone, full_name, guard_torchvision, make_backbone
 from safda.recipe import Network, preset
@@ -188,10 +189,25 @@ def test_a_fine_tuned_run_resumes_exactly_in_either_stage(both, tmp_path, tuned,
     safda.fit(*both, out=tmp_path / "whole", cpu=True, **tuned)
     with pytest.raises(Killed):
         safda.fit(*both, out=tmp_path / "cut", cpu=True, watch=killed_at(step), **tuned)
-    _, outcome = resume(tmp_path / "cut", cpu=True, verdict=True)
-    assert outcome.step == 16
+    resume(tmp_path / "cut", cpu=True, verdict=True)
     for name in ("model.safetensors", "frozen/model.safetensors", "predictions.csv", "summary.json", "metrics.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("step", [3, 9, 12, 16])
+def test_a_signal_in_either_stage_is_told_and_nothing_is_lost(both, tmp_path, tuned, step):
+    def signals(done, metrics):
+        if done == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    safda.fit(*both, out=tmp_path / "whole", cpu=True, **tuned)
+    run = tmp_path / "cut"
+    with pytest.raises(Interrupted, match=f"stopped by SIGTERM after step {step}; safda.resume") as stopped:
+        safda.fit(*both, out=run, cpu=True, watch=signals, **tuned)
+    assert (stopped.value.step, stopped.value.run) == (step, run)
+    assert isinstance(resume(run, cpu=True, verdict=True), safda.Adapted)
+    assert (tmp_path / "whole" / "summary.json").read_bytes() == (run / "summary.json").read_bytes()
+    assert (tmp_path / "whole" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
 
 
 def test_fine_tuning_starts_from_the_adapted_heads_and_trains_the_backbone(both, tmp_path, tuned):

@@ -129,8 +129,7 @@ def test_sigkill_and_resume_give_the_run_never_stopped(files, tmp_path):
     process.kill()
     process.communicate()
     assert not RunFolder.open(tmp_path / "cut").finished
-    _, outcome = resume(tmp_path / "cut", cpu=True)
-    assert outcome.step == steps
+    resume(tmp_path / "cut", cpu=True)
     fit(files, tmp_path / "whole", steps=steps, checkpoint_every=50)
     same(tmp_path / "whole", tmp_path / "cut")
 

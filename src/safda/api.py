@@ -17,14 +17,14 @@ from safda.adapted import Adapted, check_shape, transform_of
 from safda.data import EMBEDDED, Domain, load_domain
 from safda.data.feed import Count, evaluation_batches, feature_batches
 from safda.data.pictures import Pictures
-from safda.errors import SafdaError
+from safda.errors import Interrupted, SafdaError
 from safda.features import for_network, frozen_features, picture_transform
 from safda.model import AdaptationModel
 from safda.neighbours import Neighbourhood
 from safda.networks import Backbone, Centred, check_backbone, full_name, moments
 from safda.recipe import Recipe, load_recipe, preset
 from safda.runs import RunFolder
-from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train
+from safda.training import Watch, load_weights, make_accelerator, size_of, train
 from safda.verdict import neighbour_structure, summarise
 from safda.weights import digest_of
 
@@ -65,12 +65,16 @@ def fit(
         cache_decoded: keep decoded pictures on disk, which takes some 200 kB for each at 224 pixels.
         strict: make an error of pictures that cannot be read, instead of skipping them.
         overrides: knobs by their path, as in ``steps=500`` or ``**{"adversary.name": "cdan"}``.
+
+    Raises:
+        SafdaError: if anything is wrong that a user can mend.
+        Interrupted: if a signal (Ctrl-C, SIGTERM) ends it; a run in a folder can be resumed.
     """
     source, target = load_domain(source, "source", strict=strict), load_domain(target, "target", strict=strict)
     if not isinstance(recipe, Recipe):
         recipe = default_recipe(source.name) if recipe is None else load_recipe(recipe)
     check_knobs(source, {**overrides, **({} if backbone is None else {"network.backbone": backbone})})
-    adapted, outcome = start(
+    return start(
         source,
         target,
         recipe.override(overrides),
@@ -82,10 +86,6 @@ def fit(
         cache_decoded=cache_decoded,
         verdict=out is not None,
     )
-    if outcome.stopped_by:
-        where = f"; safda.resume({str(out)!r}) goes on with it" if out else ""
-        raise SafdaError(f"stopped by {outcome.stopped_by.name} after step {outcome.step}{where}")
-    return adapted
 
 
 def default_recipe(source: str) -> Recipe:
@@ -125,7 +125,7 @@ def start(
     cache_decoded: bool = False,
     progress: Progress | None = None,
     verdict: bool = False,
-) -> tuple[Adapted, Outcome]:
+) -> Adapted:
     """Begin a run: check the domains, make the folder and the model, train.
 
     Args:
@@ -152,7 +152,8 @@ def start(
         knob = "network.features = 'centred'"
         model.centring.learn(chain.from_iterable(feature_batches(domain, knob) for domain in work.features))
     run = work.folder(out, recipe) if out is not None else None
-    return work.adapted, work.complete(run, resume=False, verdict=verdict)
+    work.complete(run, resume=False, verdict=verdict)
+    return work.adapted
 
 
 def resume(
@@ -167,7 +168,7 @@ def resume(
     cache_decoded: bool = False,
     progress: Progress | None = None,
     verdict: bool = False,
-) -> tuple[Adapted, Outcome]:
+) -> Adapted:
     """Go on with a run that was stopped, from its last checkpoint, on the same data.
 
     Args:
@@ -184,7 +185,7 @@ def resume(
     """
     run = RunFolder.open(path)
     if run.finished and (run.summary or not verdict):
-        return Adapted.load(path, backbone), Outcome(run.recipe.all_steps, None)
+        return Adapted.load(path, backbone)
     domains = [_again(run, role, given) for role, given in (("source", source), ("target", target))]
     adapted = Adapted.empty(run, backbone)
     accelerator = make_accelerator(run.recipe, cpu=cpu, trackers=trackers, folder=run.path)
@@ -193,7 +194,8 @@ def resume(
         load_weights(adapted.model, first.newest_weights(), str(path))
     source, target = (for_network(domain, transform_of(run.data), cache_decoded) for domain in domains)
     work = _Work(adapted, source, target, accelerator, watch, progress)
-    return adapted, work.complete(run, resume=True, verdict=verdict)
+    work.complete(run, resume=True, verdict=verdict)
+    return adapted
 
 
 # --------------------------------------------------------------------------------------------------- the stages
@@ -220,6 +222,7 @@ class _Work:
 
     def __post_init__(self) -> None:
         """See both domains as a frozen backbone does, once, and on one process first."""
+        self._steps_before = 0  # of the stages that have ended
         model = self.adapted.model.to(self.accelerator.device)
 
         def seen(domain: Domain) -> Domain:
@@ -235,22 +238,27 @@ class _Work:
         self.accelerator.wait_for_everyone()
         return RunFolder.open(path)
 
-    def complete(self, run: RunFolder | None, resume: bool, verdict: bool) -> Outcome:
+    def complete(self, run: RunFolder | None, resume: bool, verdict: bool) -> None:
         """Go through all stages that are left, and say what came of them."""
         recipe = self.adapted.recipe
-        if run and run.finished:
-            load_weights(self.adapted.model, run.load_model(), str(run.path))
-            outcome = Outcome(recipe.all_steps, None)
-        else:
-            stages = self._fine_tune if recipe.fine_tune.enabled else self._adapt
-            outcome = stages(run, resume)
-        if verdict and not outcome.stopped_by:
-            return self._conclude(run) or outcome
-        return outcome
+        try:
+            if run and run.finished:
+                load_weights(self.adapted.model, run.load_model(), str(run.path))
+            elif recipe.fine_tune.enabled:
+                self._fine_tune(run)
+            else:
+                self._adapt(run, resume)
+            if verdict:
+                self._steps_before = recipe.all_steps
+                self._conclude(run)
+        except Interrupted as stopped:
+            self.adapted.model.recipe = recipe
+            steps = min(self._steps_before + stopped.step, recipe.all_steps)
+            raise Interrupted(steps, stopped.signal, run.path if run else None) from None
 
-    def _adapt(self, run: RunFolder | None, resume: bool) -> Outcome:
+    def _adapt(self, run: RunFolder | None, resume: bool) -> None:
         """Train as the model's recipe says, on features where the backbone is frozen."""
-        return train(
+        train(
             self.adapted.model,
             *self.features,
             accelerator=self.accelerator,
@@ -260,23 +268,22 @@ class _Work:
             resume=resume,
         )
 
-    def _fine_tune(self, run: RunFolder | None, resume: bool) -> Outcome:
+    def _fine_tune(self, run: RunFolder | None) -> None:
         """Adapt the heads on features, then train all of the network on pictures from there."""
         model, recipe = self.adapted.model, self.adapted.recipe
         model.recipe = recipe.first_stage()
-        if not (run and run.has_checkpoint):
-            outcome = self._first_stage_of(run)
-            if outcome.stopped_by:
-                model.recipe = recipe
-                return outcome
+        begun = run is not None and run.has_checkpoint
+        if not begun:
+            self._first_stage_of(run)
         model.recipe = recipe.second_stage()
+        self._steps_before = recipe.steps
         if self._near:
             self._near.share = model.recipe.saf.neighbour_share
             self._near.begin(torch.from_numpy(self.adapted.answer(self.features[1]).probabilities))
         backbone = model.backbone
         assert isinstance(backbone, Backbone)
         backbone.freeze(False)
-        outcome = train(
+        train(
             model,
             self.source,
             self.target,
@@ -284,12 +291,10 @@ class _Work:
             run=run,
             watch=_later(self.watch, recipe.steps),
             near=self._near,
-            resume=bool(run and run.has_checkpoint),
+            resume=begun,
             finish=partial(self._settle, backbone),
         )
-        backbone.freeze()
         model.recipe = recipe
-        return Outcome(recipe.steps + outcome.step, outcome.stopped_by)
 
     @torch.no_grad()
     def _settle(self, backbone: Backbone) -> None:
@@ -305,7 +310,7 @@ class _Work:
         mean = torch.stack(means).mean(0)
         model.bottleneck.set_statistics(mean, torch.stack(squares).mean(0) - mean.square())
 
-    def _first_stage_of(self, run: RunFolder | None) -> Outcome:
+    def _first_stage_of(self, run: RunFolder | None) -> None:
         """Bring the first stage to its end: a run of its own, within the folder of the whole."""
         if run is None:
             return self._adapt(None, resume=False)
@@ -313,8 +318,7 @@ class _Work:
         begun = (path / "recipe.toml").exists()
         first = RunFolder.open(path) if begun else self.folder(path, self.adapted.recipe)
         if first.finished:
-            load_weights(self.adapted.model, first.load_model(), str(path))
-            return Outcome(self.adapted.recipe.steps, None)
+            return load_weights(self.adapted.model, first.load_model(), str(path))
         return self._adapt(first, resume=begun)
 
     @cached_property
@@ -327,17 +331,15 @@ class _Work:
             *self.features, saf.neighbours, saf.neighbour_share, saf.neighbour_across, self._counter("neighbours")
         )
 
-    def _conclude(self, run: RunFolder | None) -> Outcome | None:
-        """Predict the target, and say without labels what is to be thought of it; an outcome only if stopped."""
+    def _conclude(self, run: RunFolder | None) -> None:
+        """Predict the target, and say without labels what is to be thought of it."""
         predictions = self.adapted.answer(
             frozen_features(self.adapted.model, self.target, self._counter("predictions"))
         )
         before = structure = None
         target = self.features[1]
         if len(target.inputs.shape) == 2:  # otherwise it would cost as much as the run itself
-            source_only, outcome = self._source_only()
-            if outcome.stopped_by:
-                return Outcome(self.adapted.recipe.all_steps, outcome.stopped_by)
+            source_only = self._source_only()
             before, structure = source_only.answer(target), neighbour_structure(source_only, target)
         labels, _ = self.source.labelled("a summary")
         self.adapted.summary = summarise(predictions, before, labels, structure)
@@ -345,9 +347,8 @@ class _Work:
             more = {} if before is None else {"source_only": before.labels}
             predictions.write(run.path / "predictions.csv", more=more)
             run.save_summary(self.adapted.summary)
-        return None
 
-    def _source_only(self) -> tuple[Adapted, Outcome]:
+    def _source_only(self) -> Adapted:
         """Train a classifier on the source's features alone."""
         recipe = self.adapted.recipe.source_only().first_stage()
         recipe = replace(recipe, steps=min(recipe.steps, _SOURCE_ONLY_STEPS))
@@ -356,13 +357,13 @@ class _Work:
             model = AdaptationModel(recipe, self.features[0].blank(), len(self.adapted.classes))
         model.centring.load_state_dict(self.adapted.model.centring.state_dict())
         counter = self._counter("source only, to compare with")
-        outcome = train(
+        train(
             model,
             *self.features,
             accelerator=make_accelerator(recipe, cpu=self.accelerator.device.type == "cpu"),  # without trackers
             watch=lambda step, metrics: counter(step, recipe.steps) if counter else None,
         )
-        return Adapted(model, self.adapted.classes, self.adapted.data), outcome
+        return Adapted(model, self.adapted.classes, self.adapted.data)
 
     def _counter(self, what: str) -> Count | None:
         return partial(_told, self.progress, what) if self.progress else None

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from safda import __version__
-from safda.errors import SafdaError, SafdaWarning, nearest
+from safda.errors import Interrupted, SafdaError, SafdaWarning, nearest
 from safda.recipe import ADVERSARIES, PRESETS, Knob, Recipe, load_recipe, walk
 
 if TYPE_CHECKING:
     from safda.adapted import Predictions
-    from safda.training import Outcome
 
 _FIT = (
     "safda fit SOURCE TARGET -o RUN [--backbone NAME] [--weights FILE] [--fine-tune] [--recipe R] [--adversary NAME] "
@@ -55,6 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(f"safda: error: {error}", file=sys.stderr)
         return 1
+    except Interrupted as stopped:
+        if _is_first_process():
+            goes_on = f", all saved; go on with: safda resume {stopped.run}" if stopped.run else ""
+            told = f"stopped by {stopped.signal.name} after step {stopped.step}{goes_on}"
+            print(f"safda: {told}", file=sys.stderr)
+        return 128 + int(stopped.signal)
     except KeyboardInterrupt:
         print("safda: stopped", file=sys.stderr)
         return 130
@@ -85,7 +90,7 @@ def _fit(options: argparse.Namespace) -> int:
         for line in found.warnings if found.same_shape else ():  # otherwise there is one error to come, and no more
             print(f"safda: note: {line}", file=sys.stderr)
     with _view(f"{source.name} → {target.name}", recipe) as view:
-        _, outcome = start(
+        start(
             source,
             target,
             recipe,
@@ -97,7 +102,7 @@ def _fit(options: argparse.Namespace) -> int:
             progress=view.progress,
             verdict=True,
         )
-    return _told(options.out, outcome)
+    return _told(options.out)
 
 
 def _chosen_recipe(options: argparse.Namespace) -> Recipe:
@@ -160,7 +165,7 @@ def _resume(options: argparse.Namespace) -> int:
 
     recipe = RunFolder.open(options.out).recipe
     with _view(f"resuming {options.out}", recipe) as view:
-        _, outcome = resume(
+        resume(
             options.out,
             watch=view,
             cpu=options.cpu,
@@ -169,7 +174,7 @@ def _resume(options: argparse.Namespace) -> int:
             progress=view.progress,
             verdict=True,
         )
-    return _told(options.out, outcome)
+    return _told(options.out)
 
 
 def _predict(options: argparse.Namespace) -> int:
@@ -283,27 +288,20 @@ def _recipe(options: argparse.Namespace) -> int:
     return 0
 
 
-def _told(run: Path, outcome: Outcome) -> int:
-    """Say how a run ended and what can be done next."""
-    if not _is_first_process():
-        return 0 if outcome.stopped_by is None else 128 + int(outcome.stopped_by)
-    if outcome.stopped_by is not None:
-        print(
-            f"safda: stopped by {outcome.stopped_by.name} after step {outcome.step}, all saved; "
-            f"go on with: safda resume {run}",
-            file=sys.stderr,
-        )
-        return 128 + int(outcome.stopped_by)
+def _told(run: Path) -> int:
+    """Say what came of a run and what can be done next."""
     from safda.runs import RunFolder
     from safda.view import summary_table
 
+    if not _is_first_process():
+        return 0
     folder = RunFolder.open(run)
     summary = folder.summary or {}
     if sys.stdout.isatty():
         _console().print(summary_table(summary))
     _say(
         {"run": str(run), **folder.metrics()[-1], "summary": summary},
-        f"{summary['words']}\nadapted in {outcome.step} steps; predictions: {run / 'predictions.csv'}; "
+        f"{summary['words']}\nadapted in {folder.recipe.all_steps} steps; predictions: {run / 'predictions.csv'}; "
         f"for other data: safda predict {run} DATA -o FILE",
     )
     return 0

@@ -1,13 +1,32 @@
-"""The one exception type: what is wrong, where, and what to do, in one line."""
+"""The one type of error: what is wrong, where, and what to do, in one line; and what is no error."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
+from signal import Signals
 
 
 class SafdaError(Exception):
     """Anything a user can mend. The message is one line; the command line shows it without a traceback."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has ended a run, with all of it saved where it has a folder.
+
+    It is no ``Exception``: whoever goes on after an error, a grid search say, must not go on after this.
+
+    Attributes:
+        step: how many steps were made.
+        signal: what ended it.
+        run: the run folder, if there is one.
+    """
+
+    def __init__(self, step: int, signal: Signals, run: Path | None = None) -> None:
+        goes_on = f"; safda.resume({str(run)!r}) goes on with it" if run else ""
+        super().__init__(f"stopped by {signal.name} after step {step}{goes_on}")
+        self.step, self.signal, self.run = step, signal, run
 
 
 class SafdaWarning(UserWarning):

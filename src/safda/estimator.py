@@ -120,10 +120,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         check_knobs(source, self.knobs or {})
         recipe = self._recipe()
         with TrainingView("adapting", recipe.steps, Console(stderr=True, quiet=not self.verbose)) as view:
-            adapted, outcome = start(source, Domain("X_target", torch.from_numpy(target)), recipe, watch=view)
-        if outcome.stopped_by:
-            raise KeyboardInterrupt(f"stopped by {outcome.stopped_by.name} after step {outcome.step}")
-        self.adapted_ = adapted
+            self.adapted_ = start(source, Domain("X_target", torch.from_numpy(target)), recipe, watch=view)
         return self
 
     def predict(self, X: ArrayLike, sample_domain: ArrayLike | None = None, allow_source: bool = True) -> NDArray[Any]:

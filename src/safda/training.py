@@ -11,7 +11,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 
 from safda.data import Domain, Stream, mixed_seed
 from safda.data.feed import training_batches
-from safda.errors import SafdaError, nearest
+from safda.errors import Interrupted, SafdaError, nearest
 from safda.model import AdaptationModel, StepOutput
 from safda.neighbours import Neighbourhood
 from safda.networks import synchronise_batch_norm
@@ -41,14 +40,6 @@ class Watch(Protocol):
         """See one step done."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How training ended: after ``step`` steps, stopped by a signal or not."""
-
-    step: int
-    stopped_by: signal.Signals | None
-
-
 def train(
     model: AdaptationModel,
     source: Domain,
@@ -60,7 +51,7 @@ def train(
     near: Neighbourhood | None = None,
     resume: bool = False,
     finish: Callable[[], None] | None = None,
-) -> Outcome:
+) -> None:
     """Train ``model`` in place, as its recipe says.
 
     Args:
@@ -73,6 +64,9 @@ def train(
         near: through which pseudo-labels spread, if they do.
         resume: go on from the run's last checkpoint.
         finish: called after the last step, before the result is saved.
+
+    Raises:
+        Interrupted: once a signal has come and the step that was being made is saved.
     """
     recipe = model.recipe
     _keep_freed_memory()
@@ -91,6 +85,7 @@ def train(
     if run and not resume:
         _save(run, 0, model, optimiser, near, accelerator)  # proves that the folder takes it, before any work is done
 
+    stopping = False
     half_a_pass = max(1, len(target) // (2 * recipe.batch))
     steps = range(start, recipe.steps)
     feed = training_batches((source, target), streams, steps, share)
@@ -130,7 +125,7 @@ def train(
             if run and (stopping or done % recipe.checkpoint_every == 0 or done == recipe.steps):
                 _save(run, done, model, optimiser, near, accelerator)
             if stopping and done < recipe.steps:
-                return Outcome(done, stop.received or signal.SIGTERM)
+                raise Interrupted(done, stop.received or signal.SIGTERM)
 
     model.eval()
     if finish:
@@ -138,7 +133,8 @@ def train(
     if run and accelerator.is_main_process:
         run.save_model(weights_of(model))
     accelerator.wait_for_everyone()
-    return Outcome(recipe.steps, None)
+    if stopping:  # in the last step: this is done, and what was to follow is not
+        raise Interrupted(recipe.steps, stop.received or signal.SIGTERM)
 
 
 _STEP_DRAWS = 0x5AFDA  # keeps the seeds of steps apart from those of epochs

@@ -77,13 +77,9 @@ def completed(
 ) -> Adapted:
     """Bring a run to its end: begin it, go on with it, or find it finished."""
     if _can_go_on(path):
-        adapted, outcome = resume(path, watch=watch, cpu=cpu)
-    else:
-        shutil.rmtree(path, ignore_errors=True)  # died while it was being made
-        adapted, outcome = start(source, target, recipe, path, watch, cpu, ())
-    if outcome.stopped_by:
-        raise KeyboardInterrupt
-    return adapted
+        return resume(path, watch=watch, cpu=cpu)
+    shutil.rmtree(path, ignore_errors=True)  # died while it was being made
+    return start(source, target, recipe, path, watch, cpu, ())
 
 
 def _can_go_on(path: Path) -> bool:
