@@ -147,7 +147,7 @@ def our_step(data: Data, recipe: Recipe, steps: int) -> Seconds:
 def skada_step(data: Data, recipe: Recipe, steps: int, dropout: type[nn.Module], **sgd: Any) -> Seconds:
     """Seconds a step of skada's MDD takes; it counts in epochs, so there may be some more steps."""
     source, labels, target = data
-    knobs, ends = recipe.optimiser, Ends()
+    knobs, ends = recipe.optimizer, Ends()
     net = MDD(
         nn.Sequential(
             OrderedDict(bottleneck=bottleneck(source.shape[1], recipe, dropout), classifier=classifier(recipe, dropout))

@@ -174,7 +174,7 @@ def test_benchmarks_share_the_cells_they_have_in_common(data, tmp_path):
 
 
 def test_a_failed_cell_is_told_and_the_rest_goes_on(data, tmp_path, capsys):
-    rows = {"wild": {"change": {"optimiser.lr": 10.0, "optimiser.momentum": 0.999}}, "source": {}}
+    rows = {"wild": {"change": {"optimizer.lr": 10.0, "optimizer.momentum": 0.999}}, "source": {}}
     lab = lab_of(data, tmp_path / "lab", {**DEFINITION, "change": {**CHANGE, "steps": 60}, "rows": rows}, seeds=1)
     failures = fill(lab, lab.cells(), Engine(), quiet())
     assert len(failures) == 2

@@ -20,7 +20,7 @@ from safda.cli import main
 from safda.errors import Interrupted
 from tests.conftest import MDD_ALONE, SHORT, SOURCE_ONLY, blobs, flat_digits
 
-SMALL = {"network.bottleneck_width": 32, "network.classifier_width": 32, "saf.width": 8, "optimiser.lr": 0.02}
+SMALL = {"network.bottleneck_width": 32, "network.classifier_width": 32, "saf.width": 8, "optimizer.lr": 0.02}
 
 
 def small(**changes):
@@ -113,7 +113,7 @@ def test_pipelines_clones_and_grid_search(data):
     search = GridSearchCV(small(steps=20), {"adversary": ["mdd", "none"], "saf": [True, False]}, cv=2).fit(X, y)
     assert set(search.best_params_) == {"adversary", "saf"}
     grid = {"steps": np.arange(2, 4), "saf": np.array([True, False]), "adversary": np.array(["mdd"])}
-    knobs = [{**SMALL, "optimiser.lr": lr} for lr in np.logspace(-3, -2, 2, dtype=np.float32)]
+    knobs = [{**SMALL, "optimizer.lr": lr} for lr in np.logspace(-3, -2, 2, dtype=np.float32)]
     assert GridSearchCV(small(), {**grid, "knobs": knobs}, cv=2, error_score="raise").fit(X, y).best_score_ > 0
     assert clone(small(adversary="cdan")).get_params()["adversary"] == "cdan"
 
@@ -183,7 +183,7 @@ def test_what_does_not_fit_is_told(data):
     with pytest.raises(safda.SafdaError, match="did you mean 'mdd'"):
         small(adversary="mda").fit(X, y)
     with pytest.raises(safda.SafdaError, match="did you mean 'lr'"):
-        small(knobs={"optimiser.lrr": 1.0}).fit(X, y)
+        small(knobs={"optimizer.lrr": 1.0}).fit(X, y)
 
 
 def test_the_same_random_state_gives_the_same_bits(data):

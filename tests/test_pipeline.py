@@ -185,7 +185,7 @@ def test_a_target_label_cannot_change_a_run_on_pictures(both, tmp_path):
 
 def test_pictures_can_be_learned_and_skipped_files_are_told(both, tmp_path, capsys):
     write(both[1] / "bee" / "broken.jpg", b"no picture")
-    adapted = fit(both, tmp_path / "run", steps=60, **{"optimiser.lr": 0.02, "optimiser.backbone_factor": 1.0})
+    adapted = fit(both, tmp_path / "run", steps=60, **{"optimizer.lr": 0.02, "optimizer.backbone_factor": 1.0})
     assert adapted.evaluate(both[1]).accuracy == 1.0
     predictions = adapted.predict(both[1])
     assert dict(predictions.skipped) == {"bee/broken.jpg": "not a picture"}

@@ -85,10 +85,10 @@ def test_numpys_truth_and_texts_are_taken_as_pythons_own(value):
         ("steps", np.array([3])),
         ("steps", 1.5),
         ("steps", "3"),
-        ("optimiser.lr", np.bool_(True)),
-        ("optimiser.lr", True),
-        ("optimiser.lr", np.array([0.1])),
-        ("optimiser.lr", np.datetime64(1, "s")),
+        ("optimizer.lr", np.bool_(True)),
+        ("optimizer.lr", True),
+        ("optimizer.lr", np.array([0.1])),
+        ("optimizer.lr", np.datetime64(1, "s")),
         ("saf.enabled", np.int64(1)),
         ("saf.eta", np.bytes_(b"beta")),
     ],
@@ -116,7 +116,7 @@ def test_recipes_need_neither_torch_nor_numpy():
         ({"steps": 2.5}, ["steps", "a whole number"]),
         ({"steps": True}, ["steps", "a whole number"]),
         ({"saf.enabled": 1}, ["saf.enabled", "true or false"]),
-        ({"optimiser.lr": float("nan")}, ["optimiser.lr", "out of range"]),
+        ({"optimizer.lr": float("nan")}, ["optimizer.lr", "out of range"]),
         ({"saf": 3}, ["'saf' is a section"]),
     ],
 )
@@ -167,7 +167,7 @@ def test_recipes_cannot_be_changed():
 
 def test_paper_presets_say_what_the_paper_says():
     recipe = preset("paper-office31")
-    assert (recipe.steps, recipe.batch, recipe.optimiser.lr, recipe.optimiser.momentum) == (100_000, 32, 0.004, 0.9)
+    assert (recipe.steps, recipe.batch, recipe.optimizer.lr, recipe.optimizer.momentum) == (100_000, 32, 0.004, 0.9)
     assert (recipe.adversary.weight, recipe.adversary.ramp, recipe.adversary.margin) == (0.1, 10.0, 4.0)
     assert (recipe.saf.weight, recipe.saf.ramp, recipe.saf.width, recipe.saf.bottlenecks) == (0.1, 5.0, 384, 2)
     assert (recipe.saf.align, recipe.saf.ascend, recipe.saf.self_training) == (False, False, 0.0)

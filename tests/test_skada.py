@@ -44,7 +44,7 @@ SMALL = {
     "network.bottleneck_width": WIDTH,
     "network.classifier_width": WIDTH,
     "saf.width": 8,
-    "optimiser.lr": 0.02,
+    "optimizer.lr": 0.02,
 }
 
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import safda
 from safda import runs, saf
@@ -67,6 +67,47 @@ def test_a_run_that_dies_at_any_step_resumes_exactly(files, tmp_path, step, chan
         fit(files, tmp_path / "cut", watch=killed_at(step), **changes)
     resume(tmp_path / "cut", cpu=True)
     same(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("knobs", [{"optimizer.name": "adamw"}, {"optimizer.momentum": 0.0}], ids=["adamw", "plain"])
+def test_any_optimizer_resumes_exactly(files, tmp_path, knobs):
+    fit(files, tmp_path / "whole", **knobs)
+    with pytest.raises(Killed):
+        fit(files, tmp_path / "cut", watch=killed_at(13), **knobs)
+    resume(tmp_path / "cut", cpu=True)
+    same(tmp_path / "whole", tmp_path / "cut")
+    fit(files, tmp_path / "sgd")
+    assert (tmp_path / "sgd" / "model.safetensors").read_bytes() != (
+        tmp_path / "cut" / "model.safetensors"
+    ).read_bytes()
+
+
+def as_format_1(run):
+    """Rewrite a run folder as safda wrote it before formats had numbers."""
+    lines = (run / "recipe.toml").read_text().replace("[optimizer]", "[optimiser]").splitlines()
+    kept = [line for line in lines if not line.startswith(("format =", 'name = "sgd"'))]
+    (run / "recipe.toml").write_text("\n".join(kept))
+    data = json.loads((run / "data.json").read_text())
+    assert data.pop("format") == 2
+    (run / "data.json").write_text(json.dumps(data))
+    for file in run.glob("checkpoints/*/optimizer.safetensors"):
+        momentum = {name.removesuffix(":momentum_buffer"): value for name, value in load_file(file).items()}
+        save_file(momentum, file.with_name("momentum.safetensors"))
+        file.unlink()
+
+
+def test_a_run_folder_from_before_goes_on_and_one_from_later_is_refused(files, tmp_path):
+    fit(files, tmp_path / "whole")
+    with pytest.raises(Killed):
+        fit(files, tmp_path / "cut", watch=killed_at(13))
+    as_format_1(tmp_path / "cut")
+    resume(tmp_path / "cut", cpu=True)
+    same(tmp_path / "whole", tmp_path / "cut")
+    (tmp_path / "cut" / "data.json").write_text(json.dumps({**RunFolder(tmp_path / "cut").data, "format": 3}))
+    with pytest.raises(SafdaError, match=r"is of format 3, and this safda reads 1 to 2"):
+        safda.Adapted.load(tmp_path / "cut")
+    with pytest.raises(SafdaError, match=r"recipe: is of format 9"):
+        safda.Recipe.from_toml("format = 9")
 
 
 def test_labels_spread_while_training_goes_on(files, tmp_path):

@@ -36,7 +36,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         saf: whether SAF takes part; None keeps the recipe's.
         steps: training steps; None keeps the recipe's.
         batch: samples of each domain in a step; None keeps the recipe's.
-        knobs: any other knobs of the recipe, by path: ``{"optimiser.lr": 0.01}``.
+        knobs: any other knobs of the recipe, by path: ``{"optimizer.lr": 0.01}``.
         random_state: decides every random draw. An int is the seed, the same as ``safda fit --seed``; a ``RandomState``
             draws one; None keeps the recipe's. A ``"seed"`` among the knobs goes before it.
         verbose: show progress.

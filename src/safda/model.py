@@ -21,7 +21,7 @@ class StepOutput:
     """One step's losses and what a person wants to see of it.
 
     Attributes:
-        losses: by name, already weighted; the optimiser's objective is their sum.
+        losses: by name, already weighted; the optimizer's objective is their sum.
         health: numbers to look at, without gradient.
         eta: the mixing weights, or None without SAF.
         target: what C∘B said of the target rows where SAF asked it, as probabilities, or None without SAF.

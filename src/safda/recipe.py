@@ -77,11 +77,12 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Optimiser:
-    """SGD with Nesterov momentum; lr · (1 + decay · t/T)^−power."""
+class Optimizer:
+    """What moves the weights; its rate is lr · (1 + decay · t/T)^−power."""
 
+    name: str = knob("sgd", "SGD with Nesterov momentum (the paper), or AdamW", choices=("sgd", "adamw"))
     lr: float = knob(0.004, "initial learning rate", low=0.0, high=10.0, search=(4e-4, 4e-2, "log"))
-    momentum: float = knob(0.9, "Nesterov momentum", low=0.0, high=0.999)
+    momentum: float = knob(0.9, "SGD's Nesterov momentum; AdamW's first β", low=0.0, high=0.999)
     weight_decay: float = knob(5e-4, "weight decay", low=0.0, high=1.0, search=(1e-5, 1e-2, "log"))
     decay: float = knob(20.0, "learning rate decay over the run (0.0002 a step at T = 100,000)", low=0.0, high=1e4)
     power: float = knob(0.75, "exponent of the decay", low=0.0, high=4.0)
@@ -238,7 +239,7 @@ class Recipe:
     log_every: int = knob(10, "steps between two lines of metrics", low=1, high=10**9)
     checkpoint_every: int = knob(500, "steps between two checkpoints", low=1, high=10**9)
     network: Network = field(default_factory=Network)
-    optimiser: Optimiser = field(default_factory=Optimiser)
+    optimizer: Optimizer = field(default_factory=Optimizer)
     adversary: AdversaryKnobs = field(default_factory=MDD)
     saf: SAF = field(default_factory=SAF)
     fine_tune: FineTune = field(default_factory=FineTune)
@@ -260,7 +261,7 @@ class Recipe:
             batch=self.fine_tune.batch,
             checkpoint_every=min(self.checkpoint_every, _LONG_STEPS),
             network=replace(self.network, frozen=False),
-            optimiser=replace(self.optimiser, lr=self.fine_tune.lr),
+            optimizer=replace(self.optimizer, lr=self.fine_tune.lr),
             adversary=replace(self.adversary, ramp=_AT_ONCE),
             saf=replace(self.saf, ramp=_AT_ONCE, neighbour_share=self.fine_tune.neighbour_share),
         )
@@ -287,7 +288,7 @@ class Recipe:
 
     def to_toml(self) -> str:
         """Give the TOML text of the whole recipe, each knob with its help."""
-        lines: list[str] = []
+        lines: list[str] = [f"format = {FORMAT}"]
         for path, knob_, value in walk(self):
             section, _, key = path.rpartition(".")
             if section and f"[{section}]" not in lines:
@@ -299,8 +300,14 @@ class Recipe:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
-        """Build a recipe from nested dictionaries; ``preset`` may name one to start from."""
+        """Build a recipe from nested dictionaries; ``preset`` may name one to start from.
+
+        Recipes of an earlier format are read too.
+        """
         values = dict(values)
+        check_format(values.pop("format", FORMAT), where)
+        if "optimiser" in values:  # format 1
+            values["optimizer"] = values.pop("optimiser")
         start = values.pop("preset", None)
         filled: Recipe = _filled(Recipe() if start is None else preset(str(start)), values, where)
         return filled
@@ -324,8 +331,20 @@ SOURCE_ONLY: dict[str, Any] = {
     "adversary.name": "none",
     "saf.enabled": False,
     "network.norm": "joint",
-    "optimiser.weight_decay": 5e-4,
+    "optimizer.weight_decay": 5e-4,
 }
+
+
+#: Of recipes and run folders; a higher one is of a later safda. 1 spelled "optimiser", and had no number.
+FORMAT = 2
+
+
+def check_format(number: Any, where: str) -> None:
+    """Refuse what a later safda has written."""
+    if type(number) is not int or not 1 <= number <= FORMAT:
+        raise SafdaError(
+            f"{where}: is of format {number!r}, and this safda reads 1 to {FORMAT}; a newer one may read it"
+        )
 
 
 def load_recipe(name_or_path: str | Path) -> Recipe:
@@ -446,7 +465,7 @@ _DEFAULT = Recipe(
         classifier_width=512,
         norm="per-domain",
     ),
-    optimiser=Optimiser(lr=0.005, decay=2.0, weight_decay=0.02),
+    optimizer=Optimizer(lr=0.005, decay=2.0, weight_decay=0.02),
     saf=SAF(
         weight=0.3,
         eta="beta",
@@ -484,7 +503,7 @@ PRESETS: dict[str, Recipe] = {
         batch=32,
         checkpoint_every=250,
         network=Network(bottleneck_width=256, classifier_width=256),
-        optimiser=Optimiser(lr=0.02, decay=10.0, backbone_factor=1.0),
+        optimizer=Optimizer(lr=0.02, decay=10.0, backbone_factor=1.0),
         saf=SAF(width=96, align=1.0, ascend=True),
     ),
 }

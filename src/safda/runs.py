@@ -7,7 +7,7 @@
       data.json           where the domains came from, their digests, shape of an input, class names
       environment.json    versions, device, threads, git state
       metrics.jsonl       one line of JSON every few steps
-      checkpoints/        step-00000500/: model, momentum, what is known of neighbours, step
+      checkpoints/        step-00000500/: model, optimizer, what is known of neighbours, step
       model.safetensors   the result, once the run has finished
       predictions.csv     what it says of the target
       summary.json        what is to be said of that, without labels
@@ -36,7 +36,7 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 from safda.errors import SafdaError
-from safda.recipe import Recipe
+from safda.recipe import FORMAT, Recipe, check_format
 from safda.weights import read_weights
 
 _KEPT_CHECKPOINTS = 2
@@ -49,7 +49,7 @@ class Checkpoint:
 
     step: int
     model: dict[str, Tensor]
-    momentum: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
     neighbours: dict[str, Tensor]
     scaler: dict[str, Any]
 
@@ -82,7 +82,7 @@ class RunFolder:
             with _disk(run.path):
                 (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
                 _require_room(run.path, model_size * _MODELS_ON_DISK)
-                write_json(run.path / "data.json", dict(data))
+                write_json(run.path / "data.json", {"format": FORMAT, **data})
                 write_json(run.path / "environment.json", {"seed": recipe.seed, **environment()})
                 write_text(run.path / "metrics.jsonl", "")
                 write_text(run.path / "recipe.toml", recipe.to_toml())  # last: it makes the folder a run
@@ -98,6 +98,7 @@ class RunFolder:
         run = cls(Path(path))
         if not (run.path / "recipe.toml").is_file():
             raise SafdaError(f"{path}: is not a run folder (it has no recipe.toml)")
+        check_format(run.data.get("format", 1), str(path))
         return run
 
     @property
@@ -155,7 +156,7 @@ class RunFolder:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
             write_bytes(draft / "model.safetensors", serialise(checkpoint.model))
-            write_bytes(draft / "momentum.safetensors", serialise(checkpoint.momentum))
+            write_bytes(draft / "optimizer.safetensors", serialise(checkpoint.optimizer))
             write_bytes(draft / "neighbours.safetensors", serialise(checkpoint.neighbours))
             write_json(draft / "state.json", {"step": checkpoint.step, "scaler": checkpoint.scaler})
             shutil.rmtree(final, ignore_errors=True)
@@ -173,7 +174,7 @@ class RunFolder:
         return Checkpoint(
             state["step"],
             read_weights(there[-1] / "model.safetensors"),
-            read_weights(there[-1] / "momentum.safetensors"),
+            _optimizer_state(there[-1]),
             read_weights(there[-1] / "neighbours.safetensors"),
             state["scaler"],
         )
@@ -198,6 +199,14 @@ class RunFolder:
 
     def _checkpoints(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("step-*"))
+
+
+def _optimizer_state(checkpoint: Path) -> dict[str, Tensor]:
+    """Read what the optimizer remembers; format 1 had SGD's momentum alone."""
+    former = checkpoint / "momentum.safetensors"
+    if former.exists():
+        return {f"{name}:momentum_buffer": value for name, value in read_weights(former).items()}
+    return read_weights(checkpoint / "optimizer.safetensors")
 
 
 def _require_room(path: Path, size: int) -> None:

@@ -259,7 +259,7 @@ def draw_order(rows: int, device: torch.device) -> Tensor:
 
 
 class _Climb(torch.autograd.Function):
-    """The identity forwards; backwards the sign turns, so that a descending optimiser climbs."""
+    """The identity forwards; backwards the sign turns, so that a descending optimizer climbs."""
 
     @staticmethod
     def forward(ctx: Any, score: Tensor) -> Tensor:

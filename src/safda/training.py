@@ -78,14 +78,14 @@ def train(
     if accelerator.num_processes > 1:
         synchronise_batch_norm(model, accelerator.device)
     model.to(accelerator.device)
-    optimiser = _optimiser(model, recipe)
-    start = _restore(run, model, optimiser, near, accelerator) if run and resume else 0
+    optimizer = _optimizer(model, recipe)
+    start = _restore(run, model, optimizer, near, accelerator) if run and resume else 0
     wrapped = accelerator.prepare(model)
     wrapped.train()
     if run and not resume:
-        _save(run, 0, model, optimiser, near, accelerator)  # proves that the folder takes it, before any work is done
+        _save(run, 0, model, optimizer, near, accelerator)  # proves that the folder takes it, before any work is done
 
-    stopping = False
+    trouble, stopping = _NotFinite(), False
     half_a_pass = max(1, len(target) // (2 * recipe.batch))
     steps = range(start, recipe.steps)
     feed = training_batches((source, target), streams, steps, share)
@@ -96,34 +96,39 @@ def train(
                 near.spread()
             _seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS), accelerator.device)
             output = wrapped(
-                inputs_source.to(accelerator.device),
-                labels[rows].to(accelerator.device),
-                inputs_target.to(accelerator.device),
+                _moved(inputs_source, accelerator.device),
+                _moved(labels[rows], accelerator.device),
+                _moved(inputs_target, accelerator.device),
                 progress,
-                near.labels[target_rows].to(accelerator.device) if near else None,
+                _moved(near.labels[target_rows], accelerator.device) if near else None,
             )
             if near and output.target is not None:
                 near.update(*_from_everyone(accelerator, target_rows, output.target))
             total = output.total
-            if not torch.isfinite(total):
-                raise _not_finite(output, step, run)
-            lr = _set_learning_rate(optimiser, recipe, progress)
-            optimiser.zero_grad()
+            trouble.look(step, total, output.losses)
+            lr = _set_learning_rate(optimizer, recipe, progress)
+            optimizer.zero_grad()
             accelerator.backward(total)
-            _step(optimiser, accelerator)
+            _step(optimizer, accelerator)
 
             done = step + 1
             metrics = None
-            if done % recipe.log_every == 0 or done == recipe.steps:
+            logs, saves = (
+                done == recipe.steps or done % every == 0 for every in (recipe.log_every, recipe.checkpoint_every)
+            )
+            if logs or saves:
+                trouble.tell(run)
+            if logs:
                 metrics = _metrics(output, total, lr, progress, recipe, accelerator)
                 if run and accelerator.is_main_process:
                     run.log({"step": done, **metrics})
                 accelerator.log(metrics, step=done)
             if watch and accelerator.is_main_process:
                 watch(done, metrics)
-            stopping = _anyone(stop.received is not None, accelerator)
-            if run and (stopping or done % recipe.checkpoint_every == 0 or done == recipe.steps):
-                _save(run, done, model, optimiser, near, accelerator)
+            if logs or saves or accelerator.num_processes == 1:  # each time, the other processes are waited for
+                stopping = _anyone(stop.received is not None, accelerator)
+            if run and (stopping or saves):
+                _save(run, done, model, optimizer, near, accelerator)
             if stopping and done < recipe.steps:
                 raise Interrupted(done, stop.received or signal.SIGTERM)
 
@@ -220,6 +225,13 @@ def _from_everyone(accelerator: Accelerator, rows: Tensor, predictions: Tensor) 
 # ----------------------------------------------------------------------------------------------- one step
 
 
+def _moved(values: Tensor, device: torch.device) -> Tensor:
+    """Bring a batch to the device; a GPU fetches it while the processor goes on."""
+    if device.type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
 def _keep_freed_memory() -> None:
     """Let the gradients that one step frees be there for the next.
 
@@ -229,15 +241,19 @@ def _keep_freed_memory() -> None:
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
-def _optimiser(model: AdaptationModel, recipe: Recipe) -> torch.optim.SGD:
-    """SGD with Nesterov momentum; the backbone learns at its own share of the rate."""
-    knobs = recipe.optimiser
+def _optimizer(model: AdaptationModel, recipe: Recipe) -> torch.optim.Optimizer:
+    """Make the optimizer; the backbone learns at its own share of the rate."""
+    knobs = recipe.optimizer
     backbone = [p for p in model.backbone.parameters() if p.requires_grad]
     known = {id(p) for p in model.backbone.parameters()}
     rest = [p for p in model.parameters() if id(p) not in known]
     groups = [{"params": backbone, "factor": knobs.backbone_factor}, {"params": rest, "factor": 1.0}]
+    groups = [group for group in groups if group["params"]]
+    if knobs.name == "adamw":
+        betas = (knobs.momentum, 0.999)
+        return torch.optim.AdamW(groups, lr=knobs.lr, betas=betas, weight_decay=knobs.weight_decay, fused=True)
     return torch.optim.SGD(
-        [group for group in groups if group["params"]],
+        groups,
         lr=knobs.lr,
         momentum=knobs.momentum,
         nesterov=knobs.momentum > 0,
@@ -246,19 +262,19 @@ def _optimiser(model: AdaptationModel, recipe: Recipe) -> torch.optim.SGD:
     )
 
 
-def _step(optimiser: torch.optim.SGD, accelerator: Accelerator) -> None:
+def _step(optimizer: torch.optim.Optimizer, accelerator: Accelerator) -> None:
     """Take the step; accelerate's own wrapper would look for packages on disk each time."""
     if accelerator.scaler is None:
-        optimiser.step()
+        optimizer.step()
     else:  # fp16: a step whose gradients overflow is left out
-        accelerator.scaler.step(optimiser)
+        accelerator.scaler.step(optimizer)
         accelerator.scaler.update()
 
 
-def _set_learning_rate(optimiser: torch.optim.SGD, recipe: Recipe, progress: float) -> float:
-    knobs = recipe.optimiser
+def _set_learning_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, progress: float) -> float:
+    knobs = recipe.optimizer
     lr = decay(progress, knobs.lr, knobs.decay, knobs.power)
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         group["lr"] = lr * group["factor"]
     return lr
 
@@ -282,13 +298,31 @@ def _metrics(
     return metrics
 
 
-def _not_finite(output: StepOutput, step: int, run: RunFolder | None) -> SafdaError:
-    culprits = [name for name, loss in output.losses.items() if not torch.isfinite(loss)]
-    kept = f"; the last good checkpoint is in {run.path}" if run else ""
-    return SafdaError(
-        f"the {' and '.join(culprits) or 'total'} loss is not finite at step {step + 1}{kept}; "
-        "try a smaller optimiser.lr"
-    )
+class _NotFinite:
+    """Notes the first step whose loss is not finite, and asks for it only now and then: asking makes a GPU wait."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._first: Tensor | None = None  # the step, and which of its losses
+
+    def look(self, step: int, total: Tensor, losses: Mapping[str, Tensor]) -> None:
+        """Note one step."""
+        bad = ~torch.isfinite(torch.stack([total.detach(), *(loss.detach() for loss in losses.values())]))
+        found = torch.cat([bad[:1].new_full((1,), step, dtype=torch.int64), bad.long()])
+        self._names = list(losses)
+        self._first = found if self._first is None else torch.where(self._first[1] > 0, self._first, found)
+
+    def tell(self, run: RunFolder | None) -> None:
+        """Raise an error if there was such a step."""
+        if self._first is None or not self._first[1]:
+            return
+        step, _, *bad = self._first.tolist()
+        culprits = [name for name, is_bad in zip(self._names, bad, strict=True) if is_bad]
+        kept = f"; the last good checkpoint is in {run.path}" if run else ""
+        raise SafdaError(
+            f"the {' and '.join(culprits) or 'total'} loss is not finite at step {step + 1}{kept}; "
+            "try a smaller optimizer.lr"
+        )
 
 
 # -------------------------------------------------------------------------------------------- checkpoints
@@ -298,7 +332,7 @@ def _save(
     run: RunFolder,
     step: int,
     model: AdaptationModel,
-    optimiser: torch.optim.SGD,
+    optimizer: torch.optim.Optimizer,
     near: Neighbourhood | None,
     accelerator: Accelerator,
 ) -> None:
@@ -309,32 +343,23 @@ def _save(
     if bad:
         raise SafdaError(
             f"the weights {bad[0]} are not finite after step {step}; the last good checkpoint is in {run.path}; "
-            "try a smaller optimiser.lr"
+            "try a smaller optimizer.lr"
         )
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    momentum = {
-        names[id(parameter)]: state["momentum_buffer"].detach().cpu().contiguous()
-        for parameter, state in optimiser.state.items()
-        if state.get("momentum_buffer") is not None
-    }
     scaler = accelerator.scaler.state_dict() if accelerator.scaler else {}
     said = {"predictions": near.predictions, "labels": near.labels} if near else {}
-    run.save_checkpoint(Checkpoint(step, weights, momentum, said, scaler))
+    run.save_checkpoint(Checkpoint(step, weights, _state_of(optimizer, model), said, scaler))
 
 
 def _restore(
     run: RunFolder,
     model: AdaptationModel,
-    optimiser: torch.optim.SGD,
+    optimizer: torch.optim.Optimizer,
     near: Neighbourhood | None,
     accelerator: Accelerator,
 ) -> int:
     checkpoint = run.last_checkpoint()
     load_weights(model, checkpoint.model, str(run.path))
-    parameters = dict(model.named_parameters())
-    for name, buffer in checkpoint.momentum.items():
-        momentum = torch.empty_like(parameters[name]).copy_(buffer)  # in the weights' own order in memory
-        optimiser.state[parameters[name]]["momentum_buffer"] = momentum
+    _restore_state(optimizer, model, checkpoint.optimizer)
     if near:
         near.predictions, near.labels = checkpoint.neighbours["predictions"], checkpoint.neighbours["labels"]
     if accelerator.scaler and checkpoint.scaler:
@@ -342,6 +367,27 @@ def _restore(
     if accelerator.is_main_process:
         run.forget_metrics_after(checkpoint.step)
     return checkpoint.step
+
+
+def _state_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """Give all that an optimizer remembers, whichever it is, as ``parameter:what`` → values."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        f"{names[id(parameter)]}:{what}": value.detach().cpu().contiguous()
+        for parameter, state in optimizer.state.items()
+        for what, value in state.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _restore_state(optimizer: torch.optim.Optimizer, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    parameters = dict(model.named_parameters())
+    for key, value in state.items():
+        name, _, what = key.rpartition(":")
+        like = parameters[name]
+        if value.shape == like.shape:  # in the weights' own order in memory
+            value = torch.empty_like(like, dtype=value.dtype).copy_(value)
+        optimizer.state[like][what] = value.to(like.device)
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:

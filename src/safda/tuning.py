@@ -81,7 +81,7 @@ def tune(
         enough = optuna.study.MaxTrialsCallback(trials, states=ended)
         study.optimize(objective, callbacks=[after, enough], catch=(SafdaError,))
     if not study.get_trials(states=(optuna.trial.TrialState.COMPLETE,)):
-        raise SafdaError(f"{folder}: none of {trials} trials finished; try a smaller optimiser.lr to start from")
+        raise SafdaError(f"{folder}: none of {trials} trials finished; try a smaller optimizer.lr to start from")
     best = recipe.override(study.best_params)
     write_text(folder / "best.toml", best.to_toml())
     return best

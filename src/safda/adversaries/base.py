@@ -2,7 +2,7 @@
 
 A method is one :class:`Adversary` in one file. It is built for a :class:`Site` (the sizes at hand and a maker of
 classifiers), and at each step reads a :class:`JointBatch` and answers with named losses. It knows nothing of SAF,
-of the optimiser or of the loop.
+of the optimizer or of the loop.
 
 Room is left on purpose: a method may own any number of classifiers (``site.make_classifier``) or
 discriminators, may penalise the embedding directly, may weigh a distance by ``weight`` instead of reversing
