@@ -11,7 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
+from scipy import stats
 
 from safda import selection
 from safda.bench import cells as cells_module
@@ -21,12 +24,13 @@ from safda.bench import results as results_module
 from safda.bench.benchmark import claims, from_dict, load_benchmark, shipped
 from safda.bench.engines import Engine, run_cells
 from safda.bench.lab import open_lab
-from safda.bench.results import Results, Run, bootstrap, differences, tidy
+from safda.bench.results import Difference, Results, Run, differences, paired_interval, tidy
 from safda.bench.run import fill, write_tables
 from safda.bench.view import GridView
 from safda.cli import main
 from safda.errors import SafdaError
 from safda.recipe import preset
+from safda.tables import write_table
 from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
 
@@ -308,42 +312,143 @@ def test_ours_stands_against_the_published():
 
 def test_paired_differences_and_their_interval():
     found = RESULTS.difference("mdd+saf", "mdd", ["A→B"])
-    assert (found.mean, found.low, found.high, found.pairs) == (2.0, 1.0, 3.0, 3)
+    expected = stats.ttest_rel([81.0, 85.0, 86.0], [80.0, 82.0, 84.0]).confidence_interval(0.95)
+    assert found.interval == pytest.approx(tuple(expected))
+    assert (found.mean, found.pairs, found.fewest, found.equal) == (2.0, 3, 3, False)
+    level = RESULTS.difference("mdd+saf", "mdd", ["B→A"])
+    assert level == Difference(mean=0.0, interval=None, pairs=3, fewest=3, equal=True)
     both = RESULTS.difference("mdd+saf", "mdd", ["A→B", "B→A"])
-    assert (both.mean, both.pairs, both.fewest) == (1.0, 6, 3)
+    assert (both.mean, both.pairs, both.fewest, both.equal) == (1.0, 6, 3, False)
+    assert both.interval == pytest.approx([end / 2 for end in found.interval])  # what never varies adds no variance
     assert RESULTS.difference("mdd", "source", ["A→B"]) is None
-    rows = list(zip(*differences(RESULTS).values(), strict=True))
-    assert [row[:4] for row in rows] == [
-        ("mdd+saf", "mdd", "A→B", 3),
-        ("mdd+saf", "mdd", "B→A", 3),
-        ("mdd+saf", "mdd", "all", 6),
+
+
+def test_only_runs_of_the_same_seed_are_compared():
+    results = made_up({"mdd": [[80.0, 82.0, 84.0, 99.0], []], "mdd+saf": [[81.0, 85.0, 86.0], [70.0]]})
+    assert results.difference("mdd+saf", "mdd", ["A→B", "B→A"]) == RESULTS.difference("mdd+saf", "mdd", ["A→B"])
+
+
+def test_the_file_of_differences_leaves_an_interval_that_there_is_not_empty(tmp_path):
+    write_table(tmp_path / "differences.csv", differences(RESULTS))
+    lines = list(csv.DictReader((tmp_path / "differences.csv").open()))
+    assert [(x["first"], x["second"], x["task"], x["pairs"], float(x["difference"])) for x in lines] == [
+        ("mdd+saf", "mdd", "A→B", "3", 2.0),
+        ("mdd+saf", "mdd", "B→A", "3", 0.0),
+        ("mdd+saf", "mdd", "all", "6", 1.0),
     ]
+    assert [bool(x["low"]) for x in lines] == [bool(x["high"]) for x in lines] == [True, False, True]
+    assert float(lines[0]["low"]) == pytest.approx(2 - 4.302652729911275 / math.sqrt(3))
 
 
-def test_the_bootstrap_interval_covers_the_truth_about_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    inside = 0
-    for _ in range(200):
-        found = bootstrap([rng.normal(1.0, 2.0, size=20)])
-        inside += found.low <= 1.0 <= found.high
-    assert 0.85 <= inside / 200 <= 0.99
-
-
-@pytest.mark.parametrize(
-    ("mdd", "saf", "verdict"),
-    [
-        ([[80, 81, 82], [70, 71, 72]], [[81, 83, 83], [73, 73, 73]], "holds"),
-        ([[80, 81, 82], [99, 99, 99]], [[81, 83, 83], [99, 99, 99]], "holds"),  # nothing to gain on the second
-        ([[80, 81, 82], [70, 71, 72]], [[81, 83, 83], [68, 69, 69]], "does not hold"),
-        ([[80, 81, 82], [70, 71, 72]], [[81, 83, 83], [69, 73, 73]], "not enough runs"),
-        ([[80, 81], [70, 71]], [[81, 83], [73, 73]], "not enough runs"),
-        ([[80, 81, 82], []], [[81, 83, 83], [73, 73, 73]], "not enough runs"),
-    ],
+#: Differences of accuracies in percent, far enough from one another not to be equal but for rounding.
+SEEDS = st.lists(st.integers(-10_000, 10_000), min_size=2, max_size=8, unique=True).map(
+    lambda values: [value / 100 for value in values]
 )
+TASKS = st.lists(SEEDS, min_size=1, max_size=6)
+
+
+@given(SEEDS)
+def test_on_one_task_the_interval_is_that_of_the_paired_t_test(values):
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert paired_interval([values]).interval == pytest.approx(tuple(expected))
+
+
+@given(TASKS)
+def test_over_tasks_the_interval_is_welch_and_satterthwaites(by_task):
+    k = len(by_task)
+    means, variances = [], []  # of each task's mean difference
+    for values in by_task:
+        n = len(values)
+        mean = sum(values) / n
+        means.append(mean)
+        variances.append(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    numerator = sum(variances) ** 2
+    denominator = sum(v**2 / (len(values) - 1) for v, values in zip(variances, by_task, strict=True))
+    quantile = stats.t(numerator / denominator).ppf(0.975)
+    half = quantile * math.sqrt(sum(variances) / k**2)
+    centre = sum(means) / k
+    found = paired_interval(by_task)
+    assert found.mean == pytest.approx(centre, abs=1e-9)
+    assert found.interval == pytest.approx((centre - half, centre + half), abs=1e-9)
+
+
+def test_two_tasks_alike_have_the_degrees_of_freedom_of_both():
+    low, high = paired_interval([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).interval
+    assert high - low == pytest.approx(2 * stats.t(4).ppf(0.975) * math.sqrt(2 * (1 / 3) / 4))
+
+
+@given(TASKS, st.floats(-50, 50), st.floats(0.1, 10), st.randoms())
+def test_the_interval_moves_stretches_and_turns_with_the_differences(by_task, shift, scale, random):
+    low, high = paired_interval(by_task).interval
+
+    def of(change):
+        return paired_interval([[change(value) for value in values] for values in by_task]).interval
+
+    assert of(lambda value: value + shift) == pytest.approx((low + shift, high + shift), abs=1e-6)
+    assert of(lambda value: value * scale) == pytest.approx((low * scale, high * scale), abs=1e-6)
+    assert of(lambda value: -value) == pytest.approx((-high, -low), abs=1e-6)
+    mixed = [random.sample(values, len(values)) for values in random.sample(by_task, len(by_task))]
+    assert paired_interval(mixed).interval == pytest.approx((low, high), abs=1e-6)
+
+
+@pytest.mark.parametrize("variances", [(1.0,), (0.2, 3.0), (0.1, 0.5, 1.0, 2.0)])
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_the_interval_covers_the_truth_as_often_as_it_says(seeds, variances):
+    rng = np.random.default_rng(0)
+    truth = np.arange(len(variances)) - 1.0
+    noise = rng.normal(size=(2500, len(variances), seeds)) * np.sqrt(variances)[:, None]
+    found = np.array([paired_interval(each).interval for each in noise + truth[:, None]]) - truth.mean()
+    covered = (found[:, 0] <= 0) & (found[:, 1] >= 0)
+    assert 0.93 <= covered.mean() <= 0.975
+    for wrongly_better in (found[:, 0] > 0, found[:, 1] < 0):  # of two equal methods, one or the other
+        assert 0.015 <= wrongly_better.mean() <= 0.035
+
+
+def test_of_two_equal_methods_none_is_called_better_for_counts_that_agree():
+    rng = np.random.default_rng(0)
+    called = 0
+    for differences_in_samples in rng.choice([-1, 1], size=(1000, 3)):  # all three agree in a quarter of the cases
+        found = paired_interval([100 * differences_in_samples / 498])
+        called += found.interval is not None and not found.interval[0] <= 0 <= found.interval[1]
+    assert called == 0
+
+
+@pytest.mark.parametrize("by_task", [[[2.0]], [[2.0, 3.0, 4.0], [1.0]], [[2.0, 2.0, 2.0]], [[1.0, 1.0], [3.0, 3.0]]])
+def test_there_is_no_interval_without_a_variance(by_task):
+    found = paired_interval(by_task)
+    assert found.interval is None
+    assert found.mean == pytest.approx(np.mean([np.mean(values) for values in by_task]))
+
+
+def test_differences_that_are_equal_but_for_rounding_have_no_variance():
+    ours, theirs = [94.3, 64.3, 0.3], [94.2, 64.2, 0.2]
+    rounded = [a - b for a, b in zip(ours, theirs, strict=True)]
+    assert len(set(rounded)) > 1
+    assert paired_interval([rounded]).interval is None
+
+
+VERDICTS = [
+    ([[80, 81, 82], [70, 71, 72]], [[84, 86, 86], [74, 75, 77]], "holds"),
+    ([[80, 81, 82], [99, 99, 99]], [[84, 86, 86], [99, 99, 99]], "holds"),  # nothing to gain on the second
+    ([[80, 81, 82], [70, 71, 72]], [[84, 86, 86], [66, 67, 67]], "does not hold"),
+    ([[80, 81, 82], [70, 71, 72]], [[84, 86, 86], [69, 73, 73]], "not enough runs"),
+    ([[80, 81, 82], [70, 71, 72]], [[81, 83, 83], [73, 73, 73]], "not enough runs"),  # all above, but three seeds
+    ([[80, 81, 82], [70, 71, 72]], [[84, 86, 86], [71, 72, 73]], "not enough runs"),  # no variance on the second
+    ([[80, 81], [70, 71]], [[84, 85.1], [73, 74.1]], "not enough runs"),
+    ([[80, 81, 82], []], [[84, 86, 86], [73, 73, 73]], "not enough runs"),
+]
+
+
+@pytest.mark.parametrize(("mdd", "saf", "verdict"), VERDICTS)
 def test_verdicts(mdd, saf, verdict):
     judged = claims_module.judge(made_up({"mdd": mdd, "mdd+saf": saf}))
     assert [v.verdict for v in judged if v.claim == "SAF improves MDD on every task"] == [verdict]
     assert {v.verdict for v in judged[1:]} == {"not enough runs"}
+
+
+def test_the_evidence_of_a_claim_says_where_there_is_no_interval():
+    evidence = claims_module.judge(RESULTS)[0].evidence
+    assert evidence == "mdd+saf − mdd: A→B +2.0 [-0.5, +4.5], 3 pairs; B→A +0.0 (no interval), 3 pairs"
 
 
 def test_one_seed_on_many_tasks_is_not_enough():

@@ -1,4 +1,4 @@
-"""What a lab's runs say: a tidy table, means and spreads, and paired differences with a bootstrap interval.
+"""What a lab's runs say: a tidy table, means and spreads, and paired differences with a t interval.
 
 Every accuracy here is that of the last step, in percent. Target labels only describe it; nothing was chosen by them.
 """
@@ -12,6 +12,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from safda.bench.benchmark import Benchmark
 from safda.bench.lab import Lab
@@ -20,8 +21,8 @@ from safda.tables import Columns
 
 #: The score by which the label-free choice is made: of the three, the one that a collapse does not please.
 CHOOSER = "information"
-_RESAMPLES = 10_000
-_INTERVAL = (2.5, 97.5)
+_CONFIDENCE = 0.95
+_ROUNDING = 1e-9  # in points: differences of percentages that are closer than this are equal
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,17 @@ class Difference:
 
     Attributes:
         mean: the mean over tasks.
-        low: lower end of the interval.
-        high: upper end.
+        interval: its lower and upper end; None where the runs show no variance to make one of.
         pairs: how many runs were compared with one another.
         fewest: in the task that has fewest.
+        equal: whether both rows have the same accuracy in every pair.
     """
 
     mean: float
-    low: float
-    high: float
+    interval: tuple[float, float] | None
     pairs: int
     fewest: int
+    equal: bool
 
 
 class Results:
@@ -149,7 +150,7 @@ class Results:
             shared = sorted(set(one) & set(other))
             if shared:
                 by_task.append([one[seed].accuracy - other[seed].accuracy for seed in shared])
-        return bootstrap(by_task) if by_task else None
+        return paired_interval(by_task) if by_task else None
 
 
 def stat(values: Sequence[float]) -> Stat | None:
@@ -163,21 +164,32 @@ def stat(values: Sequence[float]) -> Stat | None:
     return Stat(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
-def bootstrap(by_task: Sequence[Sequence[float]]) -> Difference:
-    """Mean over tasks of the mean difference, and its interval when each task's seeds are drawn again.
+def paired_interval(by_task: Sequence[Sequence[float]]) -> Difference:
+    """Return the mean over tasks of the mean difference, and its t interval over seeds.
 
-    The draws are always the same, so the same runs give the same interval.
+    On one task that is the interval of the paired t test. Over k tasks, whose runs are taken as independent, the
+    variance is the sum of sᵢ²/nᵢ over k², with Welch and Satterthwaite's degrees of freedom.
 
-    >>> bootstrap([[1.0, 1.0, 1.0], [3.0, 3.0]])
-    Difference(mean=2.0, low=2.0, high=2.0, pairs=5, fewest=2)
+    There is no interval where a task has one pair, which tells nothing of its variance, nor where the differences are
+    equal within each task: accuracies are counts, and three equal ones do not make a fourth certain.
+
+    >>> paired_interval([[1.0, 2.0, 3.0]])
+    Difference(mean=2.0, interval=(-0.48..., 4.48...), pairs=3, fewest=3, equal=False)
+    >>> paired_interval([[1.0, 1.0, 1.0], [3.0, 3.0]])
+    Difference(mean=2.0, interval=None, pairs=5, fewest=2, equal=False)
     """
-    rng = np.random.default_rng(0)
     tasks = [np.asarray(values, dtype=np.float64) for values in by_task]
-    drawn = [values[rng.integers(len(values), size=(_RESAMPLES, len(values)))].mean(1) for values in tasks]
-    low, high = np.percentile(np.mean(drawn, axis=0), _INTERVAL)
-    mean = float(np.mean([values.mean() for values in tasks]))
     counts = [len(values) for values in tasks]
-    return Difference(mean, float(low), float(high), sum(counts), min(counts))
+    mean = float(np.mean([values.mean() for values in tasks]))
+    interval = None
+    if min(counts) > 1:
+        parts = np.array([values.var(ddof=1) if np.ptp(values) > _ROUNDING else 0.0 for values in tasks]) / counts
+        if parts.any():
+            freedom = parts.sum() ** 2 / (parts**2 / (np.array(counts) - 1)).sum()
+            reach = float(stdtrit(freedom, (1 + _CONFIDENCE) / 2) * np.sqrt(parts.sum()) / len(tasks))
+            interval = (mean - reach, mean + reach)
+    equal = all(float(np.abs(values).max()) <= _ROUNDING for values in tasks)
+    return Difference(mean, interval, sum(counts), min(counts), equal)
 
 
 # ------------------------------------------------------------------------------------------------- as columns
@@ -223,7 +235,7 @@ def _published(benchmark: Benchmark, name: str, task: str) -> dict[str, Any]:
 
 
 def differences(results: Results) -> Columns:
-    """Compare any two rows, on each task and on all that both have."""
+    """Compare any two rows, on each task and on all that both have; an interval that there is not is empty."""
     columns: dict[str, list[Any]] = {
         name: [] for name in ("first", "second", "task", "pairs", "difference", "low", "high")
     }
@@ -231,7 +243,8 @@ def differences(results: Results) -> Columns:
         for label, tasks in (*((task, [task]) for task in results.benchmark.tasks), ("all", results.benchmark.tasks)):
             found = results.difference(second, first, tasks)  # the later row is usually the newer method
             if found:
-                values = (second, first, label, found.pairs, found.mean, found.low, found.high)
+                low, high = found.interval or (None, None)
+                values = (second, first, label, found.pairs, found.mean, low, high)
                 for column, value in zip(columns.values(), values, strict=True):
                     column.append(value)
     return columns
