@@ -17,11 +17,11 @@ from safda.data.feed import Count, evaluation_batches
 from safda.data.pictures import Pictures, Transform
 from safda.errors import SafdaError, nearest
 from safda.features import for_network, frozen_features
+from safda.io import write_table
 from safda.model import AdaptationModel
 from safda.recipe import Recipe
 from safda.runs import RunFolder
 from safda.scoring import Evaluation, score
-from safda.tables import write_table
 from safda.training import load_weights, size_of, weights_of
 
 

@@ -126,8 +126,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _features(options: argparse.Namespace) -> int:
     from safda.features import precompute
+    from safda.io import require_writable
     from safda.recipe import preset
-    from safda.tables import require_writable
 
     if options.out:
         require_writable(options.out, [".npz"])
@@ -174,7 +174,7 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _predict(options: argparse.Namespace) -> int:
     from safda.adapted import Adapted
-    from safda.tables import require_table
+    from safda.io import require_table
 
     if options.out:
         require_table(options.out)
@@ -195,7 +195,7 @@ def _predict(options: argparse.Namespace) -> int:
 
 def _show(predictions: Predictions, all_probabilities: bool) -> None:
     """Print predictions: a table in a terminal, lines of JSON anywhere else; what was skipped goes to the errors."""
-    from safda.tables import json_lines
+    from safda.io import json_lines
     from safda.view import predictions_table
 
     for each, why in predictions.skipped:

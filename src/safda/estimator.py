@@ -20,8 +20,8 @@ from safda.api import check_knobs, start
 from safda.data import Domain
 from safda.data.arrays import first_fault
 from safda.errors import SafdaError
+from safda.io import read_json, write_json
 from safda.recipe import Recipe, load_recipe
-from safda.runs import read_json, write_json
 from safda.view import TrainingView
 
 _DOMAINS = {"sample_domain": True, "allow_source": True}

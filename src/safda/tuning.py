@@ -11,8 +11,8 @@ import torch
 from safda.bench.cells import completed
 from safda.data import Domain
 from safda.errors import SafdaError, nearest
+from safda.io import write_text
 from safda.recipe import Recipe, walk
-from safda.runs import write_text
 from safda.selection import SCORES
 
 if TYPE_CHECKING:

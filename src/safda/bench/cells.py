@@ -21,8 +21,9 @@ from safda.api import resume, start
 from safda.bench.lab import Cell, Store
 from safda.data import Domain, load_domain
 from safda.errors import SafdaError
+from safda.io import write_json
 from safda.recipe import Recipe
-from safda.runs import RunFolder, write_json
+from safda.runs import RunFolder
 from safda.training import Watch
 
 # A run seeds the process's generator at every step, so two in one process would disturb each other. Dask may

@@ -28,8 +28,8 @@ from typing import Any
 from safda.bench.benchmark import Benchmark, Row, from_dict
 from safda.data import EMBEDDED, load_domain
 from safda.errors import SafdaError
+from safda.io import read_json, write_json
 from safda.recipe import Recipe
-from safda.runs import read_json, write_json
 
 
 @dataclass(frozen=True)

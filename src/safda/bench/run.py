@@ -19,9 +19,8 @@ from safda.bench.lab import Cell, Lab, labs_in, open_lab
 from safda.bench.results import Results, differences, tidy
 from safda.bench.view import GridView
 from safda.data import load_domain
+from safda.io import write_table, write_text
 from safda.report.pictures import adaptation_picture
-from safda.runs import write_text
-from safda.tables import write_table
 
 
 def bench(

@@ -13,7 +13,7 @@ from safda.data.domain import Domain
 from safda.data.feed import evaluation_batches
 from safda.data.mapped import MappedRows, Segment
 from safda.errors import SafdaError
-from safda.runs import new_file
+from safda.io import new_file
 
 _CHUNK = 4096  # rows looked at together where the whole would not fit in memory
 

@@ -19,7 +19,7 @@ from PIL import Image, UnidentifiedImageError
 
 from safda.data.pictures import FORMATS, as_rgb, first_line, orientation, upright_size
 from safda.data.places import cache_folder, readers
-from safda.runs import write_text
+from safda.io import write_text
 
 NOT_A_PICTURE = "not a picture"
 _VERSION = 1  # of what inspection says; another makes it forget

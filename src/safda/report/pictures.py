@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safda.adapted import Adapted
 from safda.data import Domain
 from safda.data.feed import evaluation_batches
-from safda.runs import write_bytes
+from safda.io import write_bytes
 
 _SHOWN = 400  # samples of each domain in a t-SNE
 
