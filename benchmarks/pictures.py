@@ -24,7 +24,8 @@ from torch import Tensor
 from safda.data import Domain, Stream, load_domain
 from safda.data.feed import training_batches
 from safda.data.pictures import Pictures, Transform
-from safda.networks import Backbone, guard_torchvision
+from safda.networks import Backbone
+from safda.nn.vision import guard_torchvision
 
 BATCH = 32
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from safda.errors import SafdaError, SafdaWarning, nearest
+from safda.nn.vision import guard_torchvision
 from safda.recipe import Network
 from safda.weights import hub_file, load_backbone
 
@@ -279,9 +279,10 @@ def picture_config(name: str, given: nn.Module | None = None) -> PictureConfig:
 def full_name(network: Network) -> str:
     """Name a backbone with the tag of its weights, as timm completes it.
 
-    >>> from safda.recipe import Network
-    >>> full_name(Network(backbone="tf_efficientnet_lite0")), full_name(Network())
-    ('tf_efficientnet_lite0.in1k', 'small-cnn')
+        >>> from safda.nn.vision import guard_torchvision
+    from safda.recipe import Network
+        >>> full_name(Network(backbone="tf_efficientnet_lite0")), full_name(Network())
+        ('tf_efficientnet_lite0.in1k', 'small-cnn')
     """
     if network.backbone == "small-cnn":
         return network.backbone
@@ -373,26 +374,6 @@ def _timm_backbone(network: Network, sample: Tensor) -> nn.Module:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def guard_torchvision() -> None:
-    """Let torchvision import beside a torch whose build it was not compiled for.
-
-    Its Python half registers shapes for two of its own C++ operators, and fails where the C++ half did not load.
-    Declaring their schemas is enough for transforms, models and timm, none of which call them.
-    """
-    with _GUARD:  # threads that decode pictures may come here together
-        try:
-            import torchvision
-        except RuntimeError:
-            for operator in ("nms", "qnms"):
-                torch.library.define(
-                    f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-                )
-            import torchvision  # noqa: F401
-
-
-_GUARD = threading.Lock()
 
 
 class _SumOverProcesses(torch.autograd.Function):

@@ -27,7 +27,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from safda.errors import SafdaError
-from safda.networks import guard_torchvision
+from safda.nn.vision import guard_torchvision
 
 Image.init()
 _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "DIB", "TGA", "ICO", "QOI")
