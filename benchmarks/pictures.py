@@ -24,7 +24,7 @@ from torch import Tensor
 from safda.data import Domain, Stream, load_domain
 from safda.data.feed import training_batches
 from safda.data.pictures import Pictures, Transform
-from safda.networks import Backbone
+from safda.nn.backbones import Backbone
 from safda.nn.vision import guard_torchvision
 
 BATCH = 32

@@ -21,7 +21,7 @@ from torch import nn
 
 from safda.data import Domain
 from safda.model import AdaptationModel
-from safda.networks import Dropout
+from safda.nn.heads import Dropout
 from safda.recipe import Recipe
 from safda.training import make_accelerator, train
 

@@ -22,7 +22,7 @@ from safda.data import load_domain
 from safda.data.pictures import Transform, decoded
 from safda.errors import SafdaError, SafdaWarning
 from safda.features import for_network, frozen_features
-from safda.networks import Backbone, check_backbone, full_name, make_backbone
+from safda.nn.backbones import Backbone, check_backbone, full_name, make_backbone
 from safda.nn.vision import guard_torchvision
 from safda.recipe import Network, preset
 from safda.runs import RunFolder

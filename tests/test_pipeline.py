@@ -22,7 +22,7 @@ from safda.data.feed import read_ahead, training_batches
 from safda.data.pictures import DecodedStore, Transform, decoded, random_box
 from safda.errors import SafdaError
 from safda.features import for_network
-from safda.networks import make_backbone, picture_config
+from safda.nn.backbones import make_backbone, picture_config
 from safda.nn.vision import guard_torchvision
 from safda.recipe import Network
 from safda.runs import RunFolder

@@ -21,12 +21,13 @@ from safda.errors import SafdaError
 from safda.features import for_network, frozen_features, picture_transform
 from safda.model import AdaptationModel
 from safda.neighbours import Neighbourhood
-from safda.networks import Backbone, Centred, check_backbone, full_name
+from safda.nn.backbones import Backbone, check_backbone, full_name
+from safda.nn.heads import Centred
+from safda.nn.weights import digest_of
 from safda.recipe import Recipe, load_recipe, preset
 from safda.runs import RunFolder
 from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train
 from safda.verdict import neighbour_structure, summarise
-from safda.weights import digest_of
 
 #: Told (done, of how many, of what) while a run is made ready, and while it is compared with source only.
 Progress = Callable[[int, int, str], None]

@@ -147,7 +147,7 @@ def _both_domains(options: argparse.Namespace, recipe: Recipe | None = None) -> 
     from safda.data import is_pictures, load_domain
 
     if recipe is not None and is_pictures(options.source):
-        from safda.networks import check_backbone
+        from safda.nn.backbones import check_backbone
 
         check_backbone(recipe.network)
     with _counting("opening pictures") as count:

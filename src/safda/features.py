@@ -18,9 +18,9 @@ from safda.data.pictures import Pictures, Transform
 from safda.data.places import cache_folder
 from safda.errors import SafdaError
 from safda.model import AdaptationModel
-from safda.networks import Backbone, make_backbone, picture_config
+from safda.nn.backbones import Backbone, make_backbone, picture_config
+from safda.nn.weights import digest_of
 from safda.recipe import Network, Recipe
-from safda.weights import digest_of
 
 
 def precompute(data: Any, recipe: Recipe, count: Count | None = None, out: Path | None = None) -> dict[str, int]:

@@ -35,8 +35,8 @@ from torch import Tensor
 
 from safda.errors import SafdaError
 from safda.io import disk_errors, read_json, sync_dir, write_bytes, write_json, write_text
+from safda.nn.weights import read_weights
 from safda.recipe import Recipe
-from safda.weights import read_weights
 
 _KEPT_CHECKPOINTS = 2
 _MODELS_ON_DISK = 2 * (_KEPT_CHECKPOINTS + 1) + 1  # weights and momentum, one more being written, and the result

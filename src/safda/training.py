@@ -28,7 +28,7 @@ from safda.data.feed import training_batches
 from safda.errors import SafdaError, nearest
 from safda.model import AdaptationModel, StepOutput
 from safda.neighbours import Neighbourhood
-from safda.networks import synchronise_batch_norm
+from safda.nn.norm import synchronise_batch_norm
 from safda.recipe import Recipe
 from safda.runs import Checkpoint, RunFolder
 from safda.schedules import decay, ramp

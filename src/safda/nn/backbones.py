@@ -1,134 +1,19 @@
-"""F, B and C: backbone, bottleneck, classifier; and the few layers that torch lacks."""
+"""F: backbones, from pictures to features: timm's, a small one of our own, or one that is given."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from safda.errors import SafdaError, SafdaWarning, nearest
 from safda.nn.vision import guard_torchvision
+from safda.nn.weights import hub_file, load_backbone
 from safda.recipe import Network
-from safda.weights import hub_file, load_backbone
-
-
-class Dropout(nn.Dropout):
-    """Dropout with a cheaper mask on the CPU (``benchmarks/step.py`` compares).
-
-    torch draws one double per element there; 16 random bits are as good. Elsewhere it is torch's own.
-    """
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Zero a share p of the entries and scale the rest."""
-        if not self.training or self.p == 0 or rows.device.type != "cpu":
-            return super().forward(rows)
-        bits = torch.empty((rows.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        sixteen = bits.view(torch.int16)[: rows.numel()].view(rows.shape)
-        kept = sixteen >= round(self.p * 65536) - 32768
-        return rows * kept.to(rows.dtype).div_(1 - self.p)
-
-
-class Bottleneck(nn.Module):
-    """B: Linear · BatchNorm · ReLU · Dropout, in two halves, since SAF can mix between them.
-
-    A single row in training has no variance: the running statistics stand in.
-
-    Args:
-        inputs: size of a feature.
-        width: size of an embedding.
-        dropout: share of entries that are dropped.
-        per_domain: in training, normalise source rows by their own statistics; those that are kept for later, and
-            the scale and offset that both domains share, are then the target's.
-    """
-
-    def __init__(self, inputs: int, width: int, dropout: float, per_domain: bool = False) -> None:
-        super().__init__()
-        self.linear = nn.Linear(inputs, width)
-        self.norm: nn.Module = nn.BatchNorm1d(width)
-        self.source_norm = nn.BatchNorm1d(width, affine=False, track_running_stats=False) if per_domain else None
-        self.dropout = Dropout(dropout)
-        nn.init.normal_(self.linear.weight, std=0.005)
-        nn.init.constant_(self.linear.bias, 0.1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """From feature to embedding."""
-        return self.finish(self.linear(features))
-
-    def finish(self, projected: Tensor, sources: int = 0) -> Tensor:
-        """All that follows the linear layer.
-
-        Args:
-            projected: what it gave.
-            sources: how many of the rows, the first ones, are a training batch's source.
-        """
-        return cast(Tensor, self.dropout(F.relu(self._normalised(projected, sources))))
-
-    def _normalised(self, projected: Tensor, sources: int) -> Tensor:
-        norm = self.norm
-        if self.source_norm is not None and 1 < sources < len(projected):
-            source = self.source_norm(projected[:sources]) * norm.weight + norm.bias
-            return torch.cat([source, self._normalised(projected[sources:], 0)])
-        if len(projected) == 1 and isinstance(norm, nn.BatchNorm1d):
-            return F.batch_norm(projected, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-        return cast(Tensor, norm(projected))
-
-
-def unit_moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Give mean and variance of each dimension, over features made of length one, in double precision.
-
-    >>> mean, variance = unit_moments([torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0], [0.0, 3.0], [4.0, 0.0]])])
-    >>> mean.tolist(), variance.tolist()
-    ([0.5, 0.5], [0.25, 0.25])
-    """
-    count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for batch in batches:
-        rows = F.normalize(batch.to(total))
-        count, total, squares = count + len(rows), total + rows.sum(0), squares + rows.square().sum(0)
-    mean = total / count
-    return mean, squares / count - mean.square()
-
-
-class Centred(nn.Module):
-    """Features as B learns fastest from them: each of length one, then centred, and of unit variance on average.
-
-    Batch norm would take the mean away in any case, but only after it has swamped the gradient.
-    """
-
-    def __init__(self, inputs: int) -> None:
-        super().__init__()
-        self.mean: Tensor
-        self.scale: Tensor
-        self.register_buffer("mean", torch.zeros(inputs))
-        self.register_buffer("scale", torch.tensor(1.0))
-
-    def learn(self, batches: Iterable[Tensor]) -> None:
-        """Take mean and scale from all features that there are."""
-        mean, variance = unit_moments(batches)
-        self.mean.copy_(mean)
-        self.scale.fill_((len(mean) / variance.sum().clamp_min(1e-12)).sqrt())
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Scale and centre."""
-        return (F.normalize(features) - self.mean) * self.scale
-
-
-def make_classifier(inputs: int, width: int, classes: int, dropout: float, init: str) -> nn.Sequential:
-    """C: Linear · ReLU · Dropout · Linear."""
-    network = nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), Dropout(dropout), nn.Linear(width, classes))
-    for layer in network:
-        if isinstance(layer, nn.Linear):
-            if init == "xavier":
-                nn.init.xavier_normal_(layer.weight)
-            else:
-                nn.init.normal_(layer.weight, std=0.01)
-            nn.init.zeros_(layer.bias)
-    return network
 
 
 class SmallCNN(nn.Sequential):
@@ -279,10 +164,9 @@ def picture_config(name: str, given: nn.Module | None = None) -> PictureConfig:
 def full_name(network: Network) -> str:
     """Name a backbone with the tag of its weights, as timm completes it.
 
-        >>> from safda.nn.vision import guard_torchvision
-    from safda.recipe import Network
-        >>> full_name(Network(backbone="tf_efficientnet_lite0")), full_name(Network())
-        ('tf_efficientnet_lite0.in1k', 'small-cnn')
+    >>> from safda.recipe import Network
+    >>> full_name(Network(backbone="tf_efficientnet_lite0")), full_name(Network())
+    ('tf_efficientnet_lite0.in1k', 'small-cnn')
     """
     if network.backbone == "small-cnn":
         return network.backbone
@@ -374,66 +258,3 @@ def _timm_backbone(network: Network, sample: Tensor) -> nn.Module:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-class _SumOverProcesses(torch.autograd.Function):
-    """All processes' sum; its gradient is the sum of theirs."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        total = values.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        total = gradients[0].clone()
-        dist.all_reduce(total)
-        return total
-
-
-class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm over all processes, on any device; torch's own is for GPUs only."""
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        if input.ndim < 2:
-            raise ValueError(f"expected at least two dimensions, got {input.ndim}")
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Normalise by the statistics of every process's rows together."""
-        if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
-            return super().forward(rows)
-        over = [d for d in range(rows.ndim) if d != 1]
-        local = torch.cat([rows.sum(over), rows.square().sum(over), rows.new_tensor([rows.numel() / rows.shape[1]])])
-        total = cast(Tensor, _SumOverProcesses.apply(local))  # type: ignore[no-untyped-call]
-        count = total[-1].detach()
-        mean, square = total[:-1].div(count).chunk(2)
-        variance = square - mean.square()
-        if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
-            with torch.no_grad():
-                self.running_mean.lerp_(mean, self.momentum)
-                self.running_var.lerp_(variance * count / (count - 1), self.momentum)
-                if self.num_batches_tracked is not None:
-                    self.num_batches_tracked.add_(1)
-        shape = [1, -1] + [1] * (rows.ndim - 2)
-        scale = (variance + self.eps).rsqrt()
-        if self.affine:
-            scale = scale * self.weight
-        normed: Tensor = (rows - mean.view(shape)) * scale.view(shape)
-        return normed + self.bias.view(shape) if self.affine else normed
-
-
-def synchronise_batch_norm(module: nn.Module, device: torch.device) -> nn.Module:
-    """Replace every batch norm by one that counts all processes' rows; names and weights stay."""
-    if device.type == "cuda":
-        return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(module))  # type: ignore[no-untyped-call]
-    for name, child in module.named_children():
-        if isinstance(child, nn.modules.batchnorm._BatchNorm):
-            synchronised = SynchronisedBatchNorm(
-                child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
-            )
-            synchronised.load_state_dict(child.state_dict())
-            setattr(module, name, synchronised)
-        else:
-            synchronise_batch_norm(child, device)
-    return module
