@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from safda import selection
 from safda.bench import cells as cells_module
 from safda.bench import claims as claims_module
 from safda.bench import render
@@ -26,6 +25,7 @@ from safda.bench.run import fill, write_tables
 from safda.bench.view import GridView
 from safda.cli import main
 from safda.errors import SafdaError
+from safda.evaluation import scores
 from safda.recipe import preset
 from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
@@ -281,7 +281,7 @@ def test_the_oracle_shows_only_when_asked_and_the_choice_does_not_look_at_labels
 def test_a_lab_from_before_a_score_was_there_is_still_read(data, tmp_path, monkeypatch):
     lab = lab_of(data, tmp_path / "lab", seeds=1)
     run_cells(lab.cells(), lab.folder, Engine())
-    monkeypatch.setitem(selection.SCORES, "newest", lambda probabilities: 0.5)
+    monkeypatch.setitem(scores.SCORES, "newest", lambda probabilities: 0.5)
     write_tables(lab)
     lines = [line for line in csv.DictReader((lab.tables / "results.csv").open()) if line["kind"] == "ours"]
     assert {line["score/newest"] for line in lines} == {""}

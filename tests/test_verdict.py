@@ -13,7 +13,7 @@ from sklearn.metrics import cohen_kappa_score
 import safda
 from safda.adapted import Predictions
 from safda.data import Domain, load_domain
-from safda.verdict import neighbour_structure, summarise
+from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.view import summary_table
 
 CLASSES = ("ant", "bee", "cat", "dog")

@@ -16,12 +16,12 @@ from safda.data import Domain, load_domain
 from safda.data.feed import Count, evaluation_batches
 from safda.data.pictures import Pictures, Transform
 from safda.errors import SafdaError, nearest
+from safda.evaluation.oracle import Evaluation, score
 from safda.features import for_network, frozen_features
 from safda.io import write_table
 from safda.model import AdaptationModel
 from safda.recipe import Recipe
 from safda.runs import RunFolder
-from safda.scoring import Evaluation, score
 from safda.training import load_weights, size_of, weights_of
 
 
@@ -95,7 +95,8 @@ class Adapted:
         model: the network.
         classes: names of the classes.
         data: what its run folder remembers of the data.
-        summary: what is to be said of it without labels (:func:`safda.verdict.summarise`), where that was asked for.
+        summary: what is to be said of it without labels, where that was asked for: from
+            :func:`safda.evaluation.verdict.summarise`.
 
     Example:
         >>> import numpy, safda

@@ -18,6 +18,7 @@ from safda.data import EMBEDDED, Domain, load_domain
 from safda.data.feed import Count, feature_batches
 from safda.data.pictures import Pictures
 from safda.errors import SafdaError
+from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.features import for_network, frozen_features, picture_transform
 from safda.model import AdaptationModel
 from safda.neighbours import Neighbourhood
@@ -27,7 +28,6 @@ from safda.nn.weights import digest_of
 from safda.recipe import Recipe, load_recipe, preset
 from safda.runs import RunFolder
 from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train
-from safda.verdict import neighbour_structure, summarise
 
 #: Told (done, of how many, of what) while a run is made ready, and while it is compared with source only.
 Progress = Callable[[int, int, str], None]

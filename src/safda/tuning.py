@@ -11,9 +11,9 @@ import torch
 from safda.bench.cells import completed
 from safda.data import Domain
 from safda.errors import SafdaError, nearest
+from safda.evaluation.scores import SCORES
 from safda.io import write_text
 from safda.recipe import Recipe, walk
-from safda.selection import SCORES
 
 if TYPE_CHECKING:
     import optuna
@@ -42,7 +42,7 @@ def tune(
         recipe: where knobs that are not searched have their values.
         folder: for the trials' runs and the result.
         trials: how many the study is to have in all.
-        score: one of :data:`safda.selection.SCORES`.
+        score: one of :data:`safda.evaluation.scores.SCORES`.
         storage: an Optuna database URL; by default a file in the folder.
         told: gets a line after each trial.
         cpu: stay on the CPU even where there is a GPU.

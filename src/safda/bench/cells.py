@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from safda import selection
 from safda.adapted import Adapted
 from safda.api import resume, start
 from safda.bench.lab import Cell, Store
 from safda.data import Domain, load_domain
 from safda.errors import SafdaError
+from safda.evaluation.scores import scores
 from safda.io import write_json
 from safda.recipe import Recipe
 from safda.runs import RunFolder
@@ -68,7 +68,7 @@ def _result(cell: Cell, path: Path, cpu: bool, watch: Watch | None) -> dict[str,
         "mean_class_accuracy": evaluation.mean_class_accuracy,
         "class_accuracy": evaluation.class_accuracy,
         "calibration_error": evaluation.calibration_error,
-        "scores": selection.scores(torch.from_numpy(predictions.probabilities)),
+        "scores": scores(torch.from_numpy(predictions.probabilities)),
         "seconds": round(time.perf_counter() - begun, 3),
     }
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from safda.bench.benchmark import Benchmark
 from safda.bench.lab import Lab
+from safda.evaluation.scores import SCORES
 from safda.io import Columns
-from safda.selection import SCORES
 
 #: The score by which the label-free choice is made: of the three, the one that a collapse does not please.
 CHOOSER = "information"

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from safda.adapted import Adapted, Predictions
 from safda.data import Domain
+from safda.evaluation.scores import scores
 from safda.neighbours import nearest_samples
-from safda.selection import scores
 
 TRUST, DOUBT, DISTRUST = "trust", "doubt", "do not trust"
 
