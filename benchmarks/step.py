@@ -23,7 +23,7 @@ from safda.data import Domain
 from safda.model import AdaptationModel
 from safda.nn.heads import Dropout
 from safda.recipe import Recipe
-from safda.training import make_accelerator, train
+from safda.training.loop import make_accelerator, train
 
 FEATURES, WIDTH, CLASSES, SAF_WIDTH, BATCH, SAMPLES = 2048, 1024, 31, 384, 32, 4000
 

@@ -249,7 +249,7 @@ def test_a_fit_that_was_stopped_is_no_fit(data, monkeypatch):
     import signal
 
     from safda import estimator
-    from safda.training import Outcome
+    from safda.training.loop import Outcome
 
     X, y, _, _ = data
     monkeypatch.setattr(estimator, "start", lambda *_, **__: (None, Outcome(3, signal.SIGINT)))

@@ -25,8 +25,8 @@ from safda.features import for_network, frozen_features
 from safda.nn.backbones import Backbone, check_backbone, full_name, make_backbone
 from safda.nn.vision import guard_torchvision
 from safda.recipe import Network, preset
-from safda.runs import RunFolder
-from safda.training import weights_of
+from safda.training.checkpoint import RunFolder
+from safda.training.loop import weights_of
 from tests.conftest import TINY
 from tests.test_pictures import content, folder, write
 from tests.test_training import Killed, killed_at

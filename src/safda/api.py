@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from safda.adapted import Adapted, check_shape, transform_of
+from safda.classifier import Adapted, check_shape, transform_of
 from safda.data import EMBEDDED, Domain, load_domain
 from safda.data.feed import Count, feature_batches
 from safda.data.pictures import Pictures
@@ -26,8 +26,8 @@ from safda.nn.backbones import Backbone, check_backbone, full_name
 from safda.nn.heads import Centred
 from safda.nn.weights import digest_of
 from safda.recipe import Recipe, load_recipe, preset
-from safda.runs import RunFolder
-from safda.training import Outcome, Watch, load_weights, make_accelerator, size_of, train
+from safda.training.checkpoint import RunFolder
+from safda.training.loop import Outcome, Watch, load_weights, make_accelerator, size_of, train
 
 #: Told (done, of how many, of what) while a run is made ready, and while it is compared with source only.
 Progress = Callable[[int, int, str], None]

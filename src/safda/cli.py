@@ -18,8 +18,8 @@ from safda.errors import SafdaError, SafdaWarning, nearest
 from safda.recipe import ADVERSARIES, PRESETS, Knob, Recipe, load_recipe, walk
 
 if TYPE_CHECKING:
-    from safda.adapted import Predictions
-    from safda.training import Outcome
+    from safda.classifier import Predictions
+    from safda.training.loop import Outcome
 
 _FIT = (
     "safda fit SOURCE TARGET -o RUN [--backbone NAME] [--weights FILE] [--fine-tune] [--recipe R] [--adversary NAME] "
@@ -156,7 +156,7 @@ def _both_domains(options: argparse.Namespace, recipe: Recipe | None = None) -> 
 
 def _resume(options: argparse.Namespace) -> int:
     from safda.api import resume
-    from safda.runs import RunFolder
+    from safda.training.checkpoint import RunFolder
 
     recipe = RunFolder.open(options.out).recipe
     with _view(f"resuming {options.out}", recipe) as view:
@@ -173,7 +173,7 @@ def _resume(options: argparse.Namespace) -> int:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from safda.adapted import Adapted
+    from safda.classifier import Adapted
     from safda.io import require_table
 
     if options.out:
@@ -214,7 +214,7 @@ def _show(predictions: Predictions, all_probabilities: bool) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from safda.adapted import Adapted
+    from safda.classifier import Adapted
     from safda.view import evaluation_table
 
     result = Adapted.load(options.model).evaluate(options.data).to_dict()
@@ -294,7 +294,7 @@ def _told(run: Path, outcome: Outcome) -> int:
             file=sys.stderr,
         )
         return 128 + int(outcome.stopped_by)
-    from safda.runs import RunFolder
+    from safda.training.checkpoint import RunFolder
     from safda.view import summary_table
 
     folder = RunFolder.open(run)

@@ -8,13 +8,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from safda.adapted import Adapted
 from safda.bench.benchmark import load_benchmark
 from safda.bench.engines import Engine
 from safda.bench.lab import Lab, open_lab
 from safda.bench.results import Results
 from safda.bench.run import fill
 from safda.bench.view import short
+from safda.classifier import Adapted
 from safda.data import load_domain
 from safda.errors import SafdaError
 from safda.report.pictures import adaptation_picture

@@ -15,8 +15,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from safda.adapted import Adapted, Predictions
 from safda.api import check_knobs, start
+from safda.classifier import Adapted, Predictions
 from safda.data import Domain
 from safda.data.arrays import first_fault
 from safda.errors import SafdaError

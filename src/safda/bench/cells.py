@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from safda.adapted import Adapted
 from safda.api import resume, start
 from safda.bench.lab import Cell, Store
+from safda.classifier import Adapted
 from safda.data import Domain, load_domain
 from safda.errors import SafdaError
 from safda.evaluation.scores import scores
 from safda.io import write_json
 from safda.recipe import Recipe
-from safda.runs import RunFolder
-from safda.training import Watch
+from safda.training.checkpoint import RunFolder
+from safda.training.loop import Watch
 
 # A run seeds the process's generator at every step, so two in one process would disturb each other. Dask may
 # give a worker several threads.

@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.console import Console
 
-from safda.adapted import Adapted
 from safda.bench import render
 from safda.bench.benchmark import load_benchmark
 from safda.bench.claims import page
@@ -18,6 +17,7 @@ from safda.bench.engines import Engine, run_cells
 from safda.bench.lab import Cell, Lab, labs_in, open_lab
 from safda.bench.results import Results, differences, tidy
 from safda.bench.view import GridView
+from safda.classifier import Adapted
 from safda.data import load_domain
 from safda.io import write_table, write_text
 from safda.report.pictures import adaptation_picture

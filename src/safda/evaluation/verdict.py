@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import cohen_kappa_score
 from torch import Tensor
 
-from safda.adapted import Adapted, Predictions
+from safda.classifier import Adapted, Predictions
 from safda.data import Domain
 from safda.evaluation.scores import scores
 from safda.neighbours import nearest_samples

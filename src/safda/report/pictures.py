@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from safda.adapted import Adapted
+from safda.classifier import Adapted
 from safda.data import Domain
 from safda.data.feed import evaluation_batches
 from safda.io import write_bytes

@@ -21,8 +21,8 @@ from safda.features import for_network, frozen_features
 from safda.io import write_table
 from safda.model import AdaptationModel
 from safda.recipe import Recipe
-from safda.runs import RunFolder
-from safda.training import load_weights, size_of, weights_of
+from safda.training.checkpoint import RunFolder
+from safda.training.loop import load_weights, size_of, weights_of
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from safda.model import AdaptationModel, StepOutput
 from safda.neighbours import Neighbourhood
 from safda.nn.norm import synchronise_batch_norm
 from safda.recipe import Recipe
-from safda.runs import Checkpoint, RunFolder
 from safda.schedules import decay, ramp
+from safda.training.checkpoint import Checkpoint, RunFolder
 
 
 class Watch(Protocol):
