@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from safda.data import Domain, Stream, load_domain
-from safda.data.feed import training_batches
-from safda.data.pictures import Pictures, Transform
+from safda.data.images import Pictures, Transform
+from safda.data.loader import training_batches
 from safda.nn.backbones import Backbone
 from safda.nn.vision import guard_torchvision
 

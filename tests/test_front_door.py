@@ -19,9 +19,9 @@ from safda import SAFClassifier
 from safda.api import default_recipe, resume
 from safda.cli import main
 from safda.data import load_domain
-from safda.data.pictures import Transform, decoded
+from safda.data.images import Transform, decoded
 from safda.errors import SafdaError, SafdaWarning
-from safda.features import for_network, frozen_features
+from safda.extraction import for_network, frozen_features
 from safda.nn.backbones import Backbone, check_backbone, full_name, make_backbone
 from safda.nn.vision import guard_torchvision
 from safda.recipe import Network, preset

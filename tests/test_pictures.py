@@ -15,11 +15,11 @@ from PIL import Image
 
 import safda
 from safda.data import load_domain
+from safda.data.images import Transform, decoded
 from safda.data.inspection import inspect
-from safda.data.pictures import Transform, decoded
 from safda.data.preflight import preflight
 from safda.errors import SafdaError
-from safda.features import for_network
+from safda.extraction import for_network
 from tests.conftest import TINY
 
 COLOURS = {"ant": (200, 30, 30), "bee": (30, 200, 30), "cat": (30, 30, 200)}

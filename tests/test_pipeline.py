@@ -18,10 +18,10 @@ import safda
 from safda.api import resume
 from safda.cli import main
 from safda.data import Stream, load_domain
-from safda.data.feed import read_ahead, training_batches
-from safda.data.pictures import DecodedStore, Transform, decoded, random_box
+from safda.data.images import DecodedStore, Transform, decoded, random_box
+from safda.data.loader import read_ahead, training_batches
 from safda.errors import SafdaError
-from safda.features import for_network
+from safda.extraction import for_network
 from safda.nn.backbones import make_backbone, picture_config
 from safda.nn.vision import guard_torchvision
 from safda.recipe import Network
@@ -152,11 +152,11 @@ def test_resume_refuses_pictures_that_have_changed(both, tmp_path):
 
 def test_neither_readers_nor_the_cache_of_decoded_pictures_change_a_run(both, tmp_path, monkeypatch):
     fit(both, tmp_path / "plain")
-    monkeypatch.setattr("safda.data.feed.readers", lambda: 3)
+    monkeypatch.setattr("safda.data.loader.num_workers", lambda: 3)
     fit(both, tmp_path / "threads")
     for name in ("filling", "filled"):
         fit(both, tmp_path / name, cache_decoded=True)
-        monkeypatch.setattr("safda.data.pictures.decoded", lambda *_: pytest.fail("decoded again"))
+        monkeypatch.setattr("safda.data.images.decoded", lambda *_: pytest.fail("decoded again"))
     for name in ("threads", "filling", "filled"):
         assert weights(tmp_path / name) == weights(tmp_path / "plain")
 
@@ -252,12 +252,12 @@ def test_features_as_a_file_are_read_again_as_they_are(both, tmp_path, capsys):
 
 
 def test_a_file_of_features_equals_what_is_in_the_cache_however_it_is_read(tmp_path, monkeypatch):
-    from safda.data import feed
+    from safda.data import loader
     from safda.data.arrays import from_npy, to_npz
 
     rows = np.random.default_rng(0).normal(size=(70, 5)).astype(np.float32)
     np.save(tmp_path / "x.npy", rows)
-    monkeypatch.setattr(feed, "_MOST_ROWS", 16)  # written in several parts
+    monkeypatch.setattr(loader, "_MOST_ROWS", 16)  # written in several parts
     to_npz(tmp_path / "x.npz", from_npy(tmp_path / "x.npy"))
     np.testing.assert_array_equal(load_domain(tmp_path / "x.npz").inputs.numpy(), rows)
 
@@ -282,7 +282,7 @@ def test_where_features_go_is_looked_at_before_the_work(both, tmp_path, capsys, 
 
 
 def test_an_interrupted_extraction_goes_on_where_it_was(tmp_path, monkeypatch):
-    from safda.data import features as cache
+    from safda.data import cache
 
     root = folder(tmp_path / "d", per_class=5)
     domain = for_network(load_domain(root), Transform(32))
@@ -297,7 +297,7 @@ def test_an_interrupted_extraction_goes_on_where_it_was(tmp_path, monkeypatch):
 
     with pytest.raises(Killed):
         cache.cached_features(domain, lambda p: extract(p, 2), "test-interrupted", 3)
-    (rows,) = (cache.cache_folder() / "features" / "test-interrupted-32-36-bilinear-3").glob("*.rows")
+    (rows,) = (cache.cache_dir() / "features" / "test-interrupted-32-36-bilinear-3").glob("*.rows")
     with rows.open("ab") as file:
         file.write(b"half a row")  # as a kill between rows and digests leaves it
     seen.clear()

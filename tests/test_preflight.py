@@ -24,13 +24,13 @@ def look(source, target):
 
 
 def test_one_pass_gives_what_numpy_gives_of_the_whole(tmp_path, monkeypatch):
-    from safda.data import feed
+    from safda.data import loader
 
     values = rows(count=70)
     values[:, 3], values[5], values[values < -2] = 4.1, 0, 0
     values[9, 7] = -0.0
     np.save(tmp_path / "x.npy", values)
-    monkeypatch.setattr(feed, "_MOST_ROWS", 16)
+    monkeypatch.setattr(loader, "_MOST_ROWS", 16)
     exact = values.astype(np.float64)
     for domain in (load_domain(values), load_domain(tmp_path / "x.npy")):
         found = scan(domain)

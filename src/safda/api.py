@@ -15,11 +15,11 @@ from torch import nn
 
 from safda.classifier import Adapted, check_shape, transform_of
 from safda.data import EMBEDDED, Domain, load_domain
-from safda.data.feed import Count, feature_batches
-from safda.data.pictures import Pictures
+from safda.data.images import Pictures
+from safda.data.loader import Count, feature_batches
 from safda.errors import SafdaError
 from safda.evaluation.verdict import neighbour_structure, summarise
-from safda.features import for_network, frozen_features, picture_transform
+from safda.extraction import for_network, frozen_features, picture_transform
 from safda.model import AdaptationModel
 from safda.neighbours import Neighbourhood
 from safda.nn.backbones import Backbone, check_backbone, full_name

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from safda.data import Domain, load_domain
-from safda.data.feed import Count, evaluation_batches
-from safda.data.pictures import Pictures, Transform
+from safda.data.images import Pictures, Transform
+from safda.data.loader import Count, evaluation_batches
 from safda.errors import SafdaError, nearest
 from safda.evaluation.oracle import Evaluation, score
-from safda.features import for_network, frozen_features
+from safda.extraction import for_network, frozen_features
 from safda.io import write_table
 from safda.model import AdaptationModel
 from safda.recipe import Recipe

@@ -125,7 +125,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _features(options: argparse.Namespace) -> int:
-    from safda.features import precompute
+    from safda.extraction import precompute
     from safda.io import require_writable
     from safda.recipe import preset
 

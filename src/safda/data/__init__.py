@@ -10,7 +10,8 @@ import torch
 
 from safda.data import digits
 from safda.data.arrays import from_arrays, from_npy, from_npz
-from safda.data.domain import Domain, Stream, mixed_seed
+from safda.data.domain import Domain
+from safda.data.sampler import Stream, mixed_seed
 from safda.errors import SafdaError, nearest
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _named_pictures(
 
 def _readable(listing: Listing, about: Sequence[Inspected], strict: bool) -> Domain:
     """Make a domain of those files that can be read."""
-    from safda.data.pictures import Pictures
+    from safda.data.images import Pictures
 
     name = listing.name
     skipped = (*listing.skipped, *((i, a.problem) for i, a in zip(listing.ids, about, strict=True) if a.problem))

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from safda.data.domain import Domain
-from safda.data.feed import evaluation_batches
-from safda.data.mapped import MappedRows, Segment
+from safda.data.loader import evaluation_batches
+from safda.data.memmap import MappedRows, Segment
 from safda.errors import SafdaError
 from safda.io import new_file
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
-from safda.data.pictures import FORMATS, as_rgb, first_line, orientation, upright_size
-from safda.data.places import cache_folder, readers
+from safda.data.images import FORMATS, as_rgb, first_line, orientation, upright_size
+from safda.data.settings import cache_dir, num_workers
 from safda.io import write_text
 
 NOT_A_PICTURE = "not a picture"
@@ -91,7 +91,7 @@ def _traits(picture: Any) -> tuple[str, ...]:
 def inspect_each(files: Sequence[Path], watch: Callable[[int, int], None] | None = None) -> list[Inspected]:
     """Open files, several at a time; ``watch`` is told (done, of how many) as it goes on."""
     found = []
-    with ThreadPoolExecutor(readers()) as pool:
+    with ThreadPoolExecutor(num_workers()) as pool:
         for done, result in enumerate(pool.map(inspect, files), 1):
             found.append(result)
             if watch:
@@ -111,7 +111,7 @@ def inspect_all(
         watch: told (done, of how many) as it goes on.
     """
     key = hashlib.sha256(os.fsencode(Path(name).resolve())).hexdigest()[:32]
-    memory = cache_folder() / "inspected" / f"{key}.json"
+    memory = cache_dir() / "inspected" / f"{key}.json"
     known = _remembered(memory)
     states = [_state(file) for file in files]
     found: dict[str, Inspected] = {}

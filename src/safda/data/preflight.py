@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from safda.data.domain import Domain
-from safda.data.pictures import Pictures
+from safda.data.images import Pictures
 from safda.data.rows import Rows, scan
 from safda.errors import nearest
 

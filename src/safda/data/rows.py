@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from safda.data.domain import Domain
-from safda.data.feed import evaluation_batches
+from safda.data.loader import evaluation_batches
 
 _DIGEST = 16  # bytes: of two different rows, equal digests are not to be expected in any lifetime
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from safda.classifier import Adapted
 from safda.data import Domain
-from safda.data.feed import evaluation_batches
+from safda.data.loader import evaluation_batches
 from safda.io import write_bytes
 
 _SHOWN = 400  # samples of each domain in a t-SNE

@@ -24,7 +24,7 @@ from accelerate.utils import LoggerType
 from torch import Tensor, nn
 
 from safda.data import Domain, Stream, mixed_seed
-from safda.data.feed import training_batches
+from safda.data.loader import training_batches
 from safda.errors import SafdaError, nearest
 from safda.model import AdaptationModel, StepOutput
 from safda.neighbours import Neighbourhood

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from safda.data.domain import Domain
-from safda.data.feed import read_ahead
-from safda.data.mapped import MappedRows, Segment
-from safda.data.pictures import Pictures
-from safda.data.places import cache_folder, readers
+from safda.data.images import Pictures
+from safda.data.loader import read_ahead
+from safda.data.memmap import MappedRows, Segment
+from safda.data.settings import cache_dir, num_workers
 from safda.errors import SafdaError
 
 _BATCH = 32
@@ -50,7 +50,7 @@ def cached_features(
     pictures = domain.inputs
     if not isinstance(pictures, Pictures):
         return domain
-    folder = cache_folder() / "features" / f"{key}-{pictures.transform.key}-{width}"
+    folder = cache_dir() / "features" / f"{key}-{pictures.transform.key}-{width}"
     places = _places(folder)
     missing = list({digest: row for row, digest in enumerate(pictures.digests) if digest not in places}.values())
     if missing:
@@ -75,7 +75,7 @@ def _extract(
     parts = torch.split(torch.tensor(rows), _BATCH)
     done = 0
     with _Writer(folder) as writer:
-        for part, inputs in zip(parts, read_ahead(domain.batch, parts, readers()), strict=True):
+        for part, inputs in zip(parts, read_ahead(domain.batch, parts, num_workers()), strict=True):
             features = extract(inputs)
             if not torch.isfinite(features).all():
                 row = int(part[~torch.isfinite(features).all(1)][0])

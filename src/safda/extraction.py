@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from safda.data import Domain, load_domain
 from safda.data.arrays import to_npz
-from safda.data.features import cached_features
-from safda.data.feed import Count
-from safda.data.pictures import Pictures, Transform
-from safda.data.places import cache_folder
+from safda.data.cache import cached_features
+from safda.data.images import Pictures, Transform
+from safda.data.loader import Count
+from safda.data.settings import cache_dir
 from safda.errors import SafdaError
 from safda.model import AdaptationModel
 from safda.nn.backbones import Backbone, make_backbone, picture_config
@@ -56,7 +56,7 @@ def for_network(domain: Domain, transform: Transform, cache_decoded: bool = Fals
     """Give a domain whose pictures, if it is of pictures, come as a network wants them."""
     if not isinstance(domain.inputs, Pictures):
         return domain
-    return replace(domain, inputs=domain.inputs.at(transform, cache_folder() / "decoded" if cache_decoded else None))
+    return replace(domain, inputs=domain.inputs.at(transform, cache_dir() / "decoded" if cache_decoded else None))
 
 
 def picture_transform(network: Network, given: nn.Module | None = None) -> Transform:

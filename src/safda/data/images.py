@@ -3,7 +3,7 @@
 A picture becomes an input in two stages. The first depends on nothing but the file and the network: upright, in RGB,
 the short side a little more than the network's (256 for 224). The second cuts the input out of it: the centre, or for
 training a random part at a random scale, flipped or not, as uniform numbers say that the caller drew. So a cache of
-the first stage changes no result, and neither does the number of readers. Both give 8-bit pixels: the network
+the first stage changes no result, and neither does the number of workers. Both give 8-bit pixels: the network
 normalises a whole batch in one go.
 """
 

@@ -1,4 +1,4 @@
-"""Where caches live, and how many readers there are: what depends on the machine and never on the experiment."""
+"""Where caches live, and how many workers read: what depends on the machine and never on the experiment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def cache_folder() -> Path:
+def cache_dir() -> Path:
     """Give the folder of all caches: ``$SAFDA_CACHE``, or ``safda`` in the user's cache folder."""
     own = os.environ.get("SAFDA_CACHE")
     if own:
@@ -14,7 +14,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "safda"
 
 
-def readers() -> int:
+def num_workers() -> int:
     """How many threads read and decode: one for each core, shared among the processes that torchrun started here."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

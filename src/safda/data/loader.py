@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safda.data.domain import DRAWS, Domain, Stream, mixed_seed
-from safda.data.places import readers
+from safda.data.domain import DRAWS, Domain
+from safda.data.sampler import Stream, mixed_seed
+from safda.data.settings import num_workers
 from safda.errors import SafdaError
 
 _MOST_ROWS, _MOST_VALUES = 1024, 2**22  # in a batch of evaluation
@@ -82,14 +83,16 @@ def training_batches(
         return batches
 
     if threads is None:
-        threads = 0 if all(domain.in_memory for domain in domains) else readers()
+        threads = 0 if all(domain.in_memory for domain in domains) else num_workers()
     return read_ahead(read, map(asked, steps), threads)
 
 
 def evaluation_batches(domain: Domain) -> Generator[Tensor, None, None]:
     """Give all inputs of a domain in order, as evaluation sees them, so many at once that memory stays small."""
     size = max(1, min(_MOST_ROWS, _MOST_VALUES // math.prod(domain.inputs.shape[1:])))
-    return read_ahead(domain.batch, torch.split(torch.arange(len(domain)), size), 0 if domain.in_memory else readers())
+    return read_ahead(
+        domain.batch, torch.split(torch.arange(len(domain)), size), 0 if domain.in_memory else num_workers()
+    )
 
 
 def feature_batches(domain: Domain, knob: str) -> Generator[Tensor, None, None]:
