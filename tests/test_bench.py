@@ -148,8 +148,7 @@ def test_a_grid_is_filled_in_once_and_grows(data, tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError("a finished cell was run again")
 
-    monkeypatch.setattr(cells_module, "start", never)
-    monkeypatch.setattr(cells_module, "resume", never)
+    monkeypatch.setattr(cells_module, "completed", never)
     again = lab_of(data, tmp_path / "lab", seeds=1)
     run_cells(again.cells(), again.folder, Engine())
     assert accuracies(again) == before  # what was run with two seeds stays in the table

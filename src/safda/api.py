@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -195,6 +196,25 @@ def resume(
     source, target = (for_network(domain, transform_of(run.data), cache_decoded) for domain in domains)
     work = _Work(adapted, source, target, accelerator, watch, progress)
     return adapted, work.complete(run, resume=True, verdict=verdict)
+
+
+def completed(
+    path: Path, source: Domain, target: Domain, recipe: Recipe, watch: Watch | None = None, cpu: bool = False
+) -> Adapted:
+    """Bring a run to its end: begin it, go on with it, or find it finished."""
+    if _can_go_on(path):
+        adapted, outcome = resume(path, watch=watch, cpu=cpu)
+    else:
+        shutil.rmtree(path, ignore_errors=True)  # died while it was being made
+        adapted, outcome = start(source, target, recipe, path, watch, cpu, ())
+    if outcome.stopped_by:
+        raise KeyboardInterrupt
+    return adapted
+
+
+def _can_go_on(path: Path) -> bool:
+    made = (path / "recipe.toml").is_file()
+    return made and (RunFolder.open(path).finished or any((path / "checkpoints").glob("step-*")))
 
 
 # --------------------------------------------------------------------------------------------------- the stages
@@ -431,4 +451,4 @@ def _first_stage(run: RunFolder) -> RunFolder:
     return RunFolder.open(path)
 
 
-__all__ = ["check_knobs", "default_recipe", "fit", "resume", "start"]
+__all__ = ["check_knobs", "completed", "default_recipe", "fit", "resume", "start"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from safda.bench.cells import completed
+from safda.api import completed
 from safda.data import Domain
 from safda.errors import SafdaError, nearest
 from safda.evaluation.scores import SCORES
