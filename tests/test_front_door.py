@@ -19,7 +19,7 @@ from safda import SAFClassifier
 from safda.api import default_recipe, resume
 from safda.cli import main
 from safda.data import load_domain
-from safda.data.images import Transform, decoded
+from safda.data.images import Transform, decode
 from safda.errors import SafdaError, SafdaWarning
 from safda.extraction import for_network, frozen_features
 from safda.nn.backbones import Backbone, check_backbone, full_name, make_backbone
@@ -172,7 +172,7 @@ def test_pictures_are_cut_as_timm_cuts_them(tmp_path, transform, options):
     usual = timm.data.create_transform((3, 224, 224), mean=(0.0,) * 3, std=(1.0,) * 3, **options)
     ours = for_network(load_domain(tmp_path / "d"), transform).batch(torch.tensor([0]))[0]
     assert (ours / 255 - usual(Image.open(file))).abs().mean() < 0.004
-    assert decoded(file, transform).shape[1] == transform.short
+    assert decode(file, transform).shape[1] == transform.short
 
 
 # --------------------------------------------------------------------------------------------------- fine-tuning

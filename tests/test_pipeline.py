@@ -18,11 +18,11 @@ import safda
 from safda.api import resume
 from safda.cli import main
 from safda.data import Stream, load_domain
-from safda.data.images import DecodedStore, Transform, decoded, random_box
+from safda.data.images import DecodedStore, Transform, decode, random_crop_params
 from safda.data.loader import read_ahead, training_batches
 from safda.errors import SafdaError
 from safda.extraction import for_network
-from safda.nn.backbones import make_backbone, picture_config
+from safda.nn.backbones import image_config, make_backbone
 from safda.nn.vision import guard_torchvision
 from safda.recipe import Network
 from safda.training.checkpoint import RunFolder
@@ -95,7 +95,7 @@ def test_crops_are_spread_as_torchvisions():
 
     rng = np.random.default_rng(0)
     for height, width, scale in ((256, 256, 0.08), (256, 700, 0.08), (256, 300, 0.5)):
-        ours = np.array([random_box(height, width, rng.random(41), scale) for _ in range(3000)])
+        ours = np.array([random_crop_params(height, width, rng.random(41), scale) for _ in range(3000)])
         theirs = np.array(
             [
                 RandomResizedCrop.get_params(torch.empty(3, height, width), (scale, 1.0), (3 / 4, 4 / 3))
@@ -124,7 +124,7 @@ def test_inputs_are_what_torchvision_makes_of_the_file(tmp_path):
 
 def test_a_strip_does_not_fill_the_memory(tmp_path):
     file = write(tmp_path / "d" / "strip.png", content(Image.new("RGB", (6000, 2), "red")))
-    assert decoded(file, Transform(224)).shape == (3, 1, 1024)
+    assert decode(file, Transform(224)).shape == (3, 1, 1024)
     domain = for_network(load_domain(tmp_path / "d"), Transform(32))
     assert domain.batch(torch.tensor([0]), np.full((1, 41), 0.3)).shape == (1, 3, 32, 32)
 
@@ -156,7 +156,7 @@ def test_neither_readers_nor_the_cache_of_decoded_pictures_change_a_run(both, tm
     fit(both, tmp_path / "threads")
     for name in ("filling", "filled"):
         fit(both, tmp_path / name, cache_decoded=True)
-        monkeypatch.setattr("safda.data.images.decoded", lambda *_: pytest.fail("decoded again"))
+        monkeypatch.setattr("safda.data.images.decode", lambda *_: pytest.fail("decoded again"))
     for name in ("threads", "filling", "filled"):
         assert weights(tmp_path / name) == weights(tmp_path / "plain")
 
@@ -348,11 +348,11 @@ def test_pictures_in_memory_can_be_frozen_too():
 
 def test_a_timm_backbone_brings_its_own_size_mean_and_std():
     imagenet = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    assert picture_config("resnet50.tv_in1k") == (224, 0.875, "bilinear", False, *imagenet)
-    assert picture_config("resnet50") == (224, 0.95, "bicubic", False, *imagenet)  # which timm takes for a1_in1k
-    assert picture_config("tf_efficientnet_lite0") == (224, 0.875, "bicubic", False, (0.5,) * 3, (0.5,) * 3)
-    assert picture_config("vit_small_patch14_dinov2").side == 518
-    assert picture_config("coat_lite_medium_384").squash
+    assert image_config("resnet50.tv_in1k") == (224, 0.875, "bilinear", False, *imagenet)
+    assert image_config("resnet50") == (224, 0.95, "bicubic", False, *imagenet)  # which timm takes for a1_in1k
+    assert image_config("tf_efficientnet_lite0") == (224, 0.875, "bicubic", False, (0.5,) * 3, (0.5,) * 3)
+    assert image_config("vit_small_patch14_dinov2").side == 518
+    assert image_config("coat_lite_medium_384").squash
 
 
 def test_a_whole_batch_is_normalised_as_torchvision_does_it():

@@ -16,11 +16,11 @@ from torch import nn
 
 from safda.classifier import Adapted, check_shape, transform_of
 from safda.data import EMBEDDED, Domain, load_domain
-from safda.data.images import Pictures
+from safda.data.images import ImageFiles
 from safda.data.loader import Count, feature_batches
 from safda.errors import SafdaError
 from safda.evaluation.verdict import neighbour_structure, summarise
-from safda.extraction import for_network, frozen_features, picture_transform
+from safda.extraction import for_network, frozen_features, image_transform
 from safda.model import AdaptationModel
 from safda.neighbours import Neighbourhood
 from safda.nn.backbones import Backbone, check_backbone, full_name
@@ -393,7 +393,7 @@ def _later(watch: Watch | None, steps: int) -> Watch | None:
 
 def _describe(source: Domain, target: Domain, recipe: Recipe, backbone: nn.Module | None) -> dict[str, Any]:
     """Tell what a run folder remembers of its data, and of what makes inputs of them."""
-    network, pictures = recipe.network, isinstance(source.inputs, Pictures)
+    network, pictures = recipe.network, isinstance(source.inputs, ImageFiles)
     if recipe.fine_tune.enabled and not pictures:
         raise SafdaError(f"{source.name}: there is no backbone to fine-tune; fine_tune.enabled is for picture files")
     if recipe.fine_tune.enabled and not network.frozen:
@@ -402,7 +402,7 @@ def _describe(source: Domain, target: Domain, recipe: Recipe, backbone: nn.Modul
     if pictures:
         if backbone is None:
             check_backbone(network)
-        transform = picture_transform(network, backbone)
+        transform = image_transform(network, backbone)
         source = for_network(source, transform)
         about["transform"] = asdict(transform)
         name = full_name(network) if backbone is None else type(backbone).__name__

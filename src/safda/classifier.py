@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from safda.data import Domain, load_domain
-from safda.data.images import Pictures, Transform
+from safda.data.images import ImageFiles, Transform
 from safda.data.loader import Count, evaluation_batches
 from safda.errors import SafdaError, nearest
 from safda.evaluation.oracle import Evaluation, score
@@ -197,7 +197,7 @@ class Adapted:
 def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
     """Make sure that a domain's inputs look like those of training."""
     there = tuple(domain.inputs.shape[1:])
-    if isinstance(domain.inputs, Pictures) and len(shape) == 1:
+    if isinstance(domain.inputs, ImageFiles) and len(shape) == 1:
         raise SafdaError(
             f"{domain.name}: holds pictures, the source rows of {shape[0]} numbers; "
             "'safda features' with the same backbone makes such rows of pictures"

@@ -144,9 +144,9 @@ def _features(options: argparse.Namespace) -> int:
 
 def _both_domains(options: argparse.Namespace, recipe: Recipe | None = None) -> list[Any]:
     """Load source and target; before any picture is opened, make sure that a recipe's backbone can be had."""
-    from safda.data import is_pictures, load_domain
+    from safda.data import is_image_data, load_domain
 
-    if recipe is not None and is_pictures(options.source):
+    if recipe is not None and is_image_data(options.source):
         from safda.nn.backbones import check_backbone
 
         check_backbone(recipe.network)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from safda.data import Domain, load_domain
 from safda.data.arrays import to_npz
 from safda.data.cache import cached_features
-from safda.data.images import Pictures, Transform
+from safda.data.images import ImageFiles, Transform
 from safda.data.loader import Count
 from safda.data.settings import cache_dir
 from safda.errors import SafdaError
 from safda.model import AdaptationModel
-from safda.nn.backbones import Backbone, make_backbone, picture_config
+from safda.nn.backbones import Backbone, image_config, make_backbone
 from safda.nn.weights import digest_of
 from safda.recipe import Network, Recipe
 
@@ -33,10 +33,10 @@ def precompute(data: Any, recipe: Recipe, count: Count | None = None, out: Path 
         out: a ``.npz`` file for the features too, with labels, class names and the pictures' paths.
     """
     domain = load_domain(data, watch=count)
-    if not isinstance(domain.inputs, Pictures):
+    if not isinstance(domain.inputs, ImageFiles):
         raise SafdaError(f"{domain.name}: is not a domain of pictures; its features are what it holds")
     network = replace(recipe.network, frozen=True)
-    domain = for_network(domain, picture_transform(network))
+    domain = for_network(domain, image_transform(network))
     backbone, width = make_backbone(network, domain.blank())
     computed = 0
 
@@ -54,14 +54,16 @@ def precompute(data: Any, recipe: Recipe, count: Count | None = None, out: Path 
 
 def for_network(domain: Domain, transform: Transform, cache_decoded: bool = False) -> Domain:
     """Give a domain whose pictures, if it is of pictures, come as a network wants them."""
-    if not isinstance(domain.inputs, Pictures):
+    if not isinstance(domain.inputs, ImageFiles):
         return domain
-    return replace(domain, inputs=domain.inputs.at(transform, cache_dir() / "decoded" if cache_decoded else None))
+    return replace(
+        domain, inputs=domain.inputs.with_transform(transform, cache_dir() / "decoded" if cache_decoded else None)
+    )
 
 
-def picture_transform(network: Network, given: nn.Module | None = None) -> Transform:
+def image_transform(network: Network, given: nn.Module | None = None) -> Transform:
     """Tell how the backbone that is named, or the given one, wants pictures."""
-    config = picture_config(network.backbone, given)
+    config = image_config(network.backbone, given)
     side = network.image_size or config.side
     return Transform(side, config.crop, config.interpolation, config.squash, network.crop_scale)
 
@@ -79,8 +81,8 @@ def extractor(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
     device = next(backbone.parameters()).device
 
     @torch.inference_mode()
-    def extract(pictures: Tensor) -> Tensor:
-        features: Tensor = backbone(pictures.to(device))
+    def extract(images: Tensor) -> Tensor:
+        features: Tensor = backbone(images.to(device))
         return features
 
     return extract

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from safda.data.domain import Domain
-from safda.data.images import Pictures
+from safda.data.images import ImageFiles
 from safda.data.loader import read_ahead
 from safda.data.memmap import MappedRows, Segment
 from safda.data.settings import cache_dir, num_workers
@@ -47,16 +47,16 @@ def cached_features(
         width: size of a feature.
         watch: told (done, of how many) as it goes on.
     """
-    pictures = domain.inputs
-    if not isinstance(pictures, Pictures):
+    images = domain.inputs
+    if not isinstance(images, ImageFiles):
         return domain
-    folder = cache_dir() / "features" / f"{key}-{pictures.transform.key}-{width}"
+    folder = cache_dir() / "features" / f"{key}-{images.transform.key}-{width}"
     places = _places(folder)
-    missing = list({digest: row for row, digest in enumerate(pictures.digests) if digest not in places}.values())
+    missing = list({digest: row for row, digest in enumerate(images.digests) if digest not in places}.values())
     if missing:
-        _extract(domain, pictures, missing, extract, folder, watch)
+        _extract(domain, images, missing, extract, folder, watch)
         places = _places(folder)
-    found = [places[digest] for digest in pictures.digests]
+    found = [places[digest] for digest in images.digests]
     paths = sorted({path for path, _ in found})
     number = {path: k for k, path in enumerate(paths)}
     segments = [Segment(path, 0, np.dtype(np.float32), width) for path in paths]
@@ -66,7 +66,7 @@ def cached_features(
 
 def _extract(
     domain: Domain,
-    pictures: Pictures,
+    images: ImageFiles,
     rows: list[int],
     extract: Callable[[Tensor], Tensor],
     folder: Path,
@@ -79,8 +79,8 @@ def _extract(
             features = extract(inputs)
             if not torch.isfinite(features).all():
                 row = int(part[~torch.isfinite(features).all(1)][0])
-                raise SafdaError(f"{pictures.files[row]}: the backbone makes features of it that are not finite")
-            writer.append(features, (pictures.digests[row] for row in part.tolist()))
+                raise SafdaError(f"{images.files[row]}: the backbone makes features of it that are not finite")
+            writer.append(features, (images.digests[row] for row in part.tolist()))
             done += len(part)
             if watch:
                 watch(done, len(rows))

@@ -15,10 +15,10 @@ from torch import Tensor
 from safda.errors import SafdaError
 
 #: Uniform numbers that each sample of a training batch may use: ten tries at a crop, and a flip.
-DRAWS = 41
+UNIFORMS_PER_SAMPLE = 41
 
 
-class Stored(Protocol):
+class LazyInputs(Protocol):
     """Samples that stay on disk and are read when asked for."""
 
     @property
@@ -33,10 +33,10 @@ class Stored(Protocol):
 
     def __getitem__(self, rows: Tensor, /) -> Tensor: ...
 
-    def augmented(self, rows: Tensor, draws: NDArray[np.float64]) -> Tensor:
-        """Give these rows as training sees them; ``draws`` are uniform numbers, a line for each row."""
+    def augmented(self, rows: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
+        """Give these rows as training sees them; ``uniforms`` are uniform numbers, a line for each row."""
 
-    def take(self, rows: Tensor) -> Stored:
+    def take(self, rows: Tensor) -> LazyInputs:
         """Give these samples alone, as unread as before."""
 
     def fingerprint(self) -> str:
@@ -57,7 +57,7 @@ class Domain:
     """
 
     name: str
-    inputs: Tensor | Stored
+    inputs: Tensor | LazyInputs
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     ids: tuple[str, ...] | None = None
@@ -75,11 +75,11 @@ class Domain:
         """Give a sample of zeros, of this domain's shape and type."""
         return torch.zeros(tuple(self.inputs.shape[1:]), dtype=self.inputs.dtype)
 
-    def batch(self, rows: Tensor, draws: NDArray[np.float64] | None = None) -> Tensor:
-        """Give the inputs of these rows; with ``draws``, as training sees them."""
-        if draws is None or isinstance(self.inputs, Tensor):
+    def batch(self, rows: Tensor, uniforms: NDArray[np.float64] | None = None) -> Tensor:
+        """Give the inputs of these rows; with ``uniforms``, as training sees them."""
+        if uniforms is None or isinstance(self.inputs, Tensor):
             return self.inputs[rows]
-        return self.inputs.augmented(rows, draws)
+        return self.inputs.augmented(rows, uniforms)
 
     def take(self, rows: Tensor) -> Domain:
         """Give a domain of these samples alone; what stays on disk is not read for it."""

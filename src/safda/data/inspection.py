@@ -17,11 +17,11 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
-from safda.data.images import FORMATS, as_rgb, first_line, orientation, upright_size
+from safda.data.images import FORMATS, first_line, orientation, to_rgb, upright_size
 from safda.data.settings import cache_dir, num_workers
 from safda.io import write_text
 
-NOT_A_PICTURE = "not a picture"
+NOT_AN_IMAGE = "not a picture"
 _VERSION = 1  # of what inspection says; another makes it forget
 _PREVIEW = 32  # a JPEG is decoded this small where that is enough to know that it can be
 
@@ -56,24 +56,24 @@ def inspect(file: Path) -> Inspected:
     if not content:
         return Inspected("empty: zero bytes", digest)
     try:
-        picture = Image.open(io.BytesIO(content), formats=FORMATS)
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
     except UnidentifiedImageError:
-        return Inspected(NOT_A_PICTURE, digest)
+        return Inspected(NOT_AN_IMAGE, digest)
     except Image.DecompressionBombError:
         return Inspected("too large to be decoded safely", digest)
     except (OSError, ValueError, SyntaxError) as error:
         return Inspected(f"broken: {first_line(error)}", digest)
     try:
-        size, traits = upright_size(picture), _traits(picture)
-        picture.draft("RGB", (_PREVIEW, _PREVIEW))
-        as_rgb(picture).load()
+        size, traits = upright_size(image), _traits(image)
+        image.draft("RGB", (_PREVIEW, _PREVIEW))
+        to_rgb(image).load()
     except Exception as error:  # decoders raise whatever the damage makes them stumble over
         return Inspected(f"broken: {first_line(error)}", digest)
     return Inspected("", digest, size, traits)
 
 
-def _traits(picture: Any) -> tuple[str, ...]:
-    mode = picture.mode
+def _traits(image: Any) -> tuple[str, ...]:
+    mode = image.mode
     found = {
         "CMYK": mode == "CMYK",
         "palette": mode in ("P", "PA"),
@@ -81,9 +81,9 @@ def _traits(picture: Any) -> tuple[str, ...]:
         "floating point": mode == "F",
         "greyscale": mode in ("L", "LA", "La"),
         "black and white": mode == "1",
-        "transparent": mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info,
-        "rotated by EXIF": orientation(picture) != 1,
-        "animated": getattr(picture, "n_frames", 1) > 1 and picture.format != "MPO",
+        "transparent": mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info,
+        "rotated by EXIF": orientation(image) != 1,
+        "animated": getattr(image, "n_frames", 1) > 1 and image.format != "MPO",
     }
     return tuple(name for name, there in found.items() if there)
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safda.data.domain import DRAWS, Domain
+from safda.data.domain import UNIFORMS_PER_SAMPLE, Domain
 from safda.data.sampler import Stream, mixed_seed
 from safda.data.settings import num_workers
 from safda.errors import SafdaError
 
 _MOST_ROWS, _MOST_VALUES = 1024, 2**22  # in a batch of evaluation
-_CROP_DRAWS = 0xC209  # keeps the seeds of crops apart from those of epochs and steps
+_CROP_SEED = 0xC209  # keeps the seeds of crops apart from those of epochs and steps
 
 #: Told (done, of how many) while something is counted through.
 Count = Callable[[int, int], None]
@@ -75,11 +75,11 @@ def training_batches(
         step, rows_of_each = wanted
         batches = []
         for domain, stream, rows in zip(domains, streams, rows_of_each, strict=True):
-            draws = None
+            uniforms = None
             if not domain.in_memory:  # only pictures are cropped; making a generator is a tenth of a small step's time
-                seed = mixed_seed(stream.seed, step, stream.domain, _CROP_DRAWS)
-                draws = np.random.default_rng(seed).random((len(rows), DRAWS))[share]
-            batches.append((rows[share], domain.batch(rows[share], draws)))
+                seed = mixed_seed(stream.seed, step, stream.domain, _CROP_SEED)
+                uniforms = np.random.default_rng(seed).random((len(rows), UNIFORMS_PER_SAMPLE))[share]
+            batches.append((rows[share], domain.batch(rows[share], uniforms)))
         return batches
 
     if threads is None:

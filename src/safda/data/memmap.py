@@ -74,7 +74,7 @@ class MappedRows:
                 batch[here] = segment.rows(self._rows[asked[here]])
         return torch.from_numpy(batch)
 
-    def augmented(self, rows: Tensor, draws: NDArray[np.float64]) -> Tensor:
+    def augmented(self, rows: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
         """Read these samples: features are what they are."""
         return self[rows]
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from safda.data.domain import Domain
-from safda.data.images import Pictures
+from safda.data.images import ImageFiles
 from safda.data.rows import Rows, scan
 from safda.errors import nearest
 
@@ -123,7 +123,7 @@ def preflight(source: Domain, target: Domain, batch: int) -> Preflight:
         target: the other one; of labels it may have, only the classes' names and counts are shown.
         batch: samples of each domain in a training step.
     """
-    rows = [None if isinstance(domain.inputs, Pictures) else scan(domain) for domain in (source, target)]
+    rows = [None if isinstance(domain.inputs, ImageFiles) else scan(domain) for domain in (source, target)]
     reports = _report(source, rows[0]), _report(target, rows[1])
     same_shape = _kind(reports[0]) == _kind(reports[1])
     leaked = _leaked(source, target, *rows) if same_shape else []
@@ -153,7 +153,7 @@ def _report(domain: Domain, rows: Rows | None) -> DomainReport:
         numbers = torch.bincount(domain.labels, minlength=len(domain.classes)).tolist()
         counts = dict(zip(domain.classes, numbers, strict=True))
     traits: Counter[str] = Counter()
-    if isinstance(domain.inputs, Pictures):
+    if isinstance(domain.inputs, ImageFiles):
         traits.update(trait for of_one in domain.inputs.traits for trait in of_one)
     duplicates = [_names(domain, group) for group in _copies(*_contents(domain, rows))]
     features = _features(domain, rows) if rows else None
@@ -191,7 +191,7 @@ def _contents(domain: Domain, rows: Rows | None) -> tuple[NDArray[np.int64], NDA
     if rows is not None:
         there = np.setdiff1d(np.arange(len(domain)), rows.empty)
         return there, rows.digests[there]
-    digests = domain.inputs.digests if isinstance(domain.inputs, Pictures) else ()
+    digests = domain.inputs.digests if isinstance(domain.inputs, ImageFiles) else ()
     return np.arange(len(digests)), np.array(digests, dtype=np.bytes_)
 
 

@@ -77,10 +77,10 @@ class Backbone(nn.Module):
             return inputs
         return cast(Tensor, self.network(self._normalised(inputs) if inputs.dtype == torch.uint8 else inputs))
 
-    def _normalised(self, pictures: Tensor) -> Tensor:
+    def _normalised(self, images: Tensor) -> Tensor:
         """Normalise line by line of pixels: an inner loop over three channels takes four times as long."""
-        width = pictures.shape[3]
-        lines = pictures.permute(0, 2, 3, 1).flatten(2).float()
+        width = images.shape[3]
+        lines = images.permute(0, 2, 3, 1).flatten(2).float()
         lines.sub_(255 * self.mean.repeat(width)).mul_(1 / (255 * self.std.repeat(width)))
         return lines.view(*lines.shape[:2], width, -1).permute(0, 3, 1, 2)
 
@@ -108,7 +108,7 @@ def make_backbone(network: Network, sample: Tensor, given: nn.Module | None = No
     if sample.dtype == torch.uint8:
         backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if sample.dtype == torch.uint8 or network.frozen:
-        config = picture_config(network.backbone, backbone)
+        config = image_config(network.backbone, backbone)
         backbone = Backbone(backbone, config.mean, config.std, network.frozen, network.backbone_norm == "fixed")
     one = sample.unsqueeze(0)
     with torch.no_grad():
@@ -118,7 +118,7 @@ def make_backbone(network: Network, sample: Tensor, given: nn.Module | None = No
     return backbone.train(), features.shape[1]
 
 
-class PictureConfig(NamedTuple):
+class ImageConfig(NamedTuple):
     """What pictures a backbone was made for.
 
     Attributes:
@@ -138,20 +138,20 @@ class PictureConfig(NamedTuple):
     std: tuple[float, ...]
 
 
-def picture_config(name: str, given: nn.Module | None = None) -> PictureConfig:
+def image_config(name: str, given: nn.Module | None = None) -> ImageConfig:
     """Tell what pictures a backbone was made for, by its own configuration.
 
     >>> picture_config("small-cnn").side
     32
     """
     if isinstance(given, SmallCNN) or (given is None and name == "small-cnn"):
-        return PictureConfig(32, 0.875, "bilinear", False, (0.5,) * 3, (0.5,) * 3)
+        return ImageConfig(32, 0.875, "bilinear", False, (0.5,) * 3, (0.5,) * 3)
     timm = _timm_with(name if given is None else None)
     if given is None:
         config = timm.data.resolve_data_config(pretrained_cfg=_pretrained_config(name).to_dict())
     else:
         config = timm.data.resolve_model_data_config(given)
-    return PictureConfig(
+    return ImageConfig(
         config["input_size"][-1],
         config["crop_pct"],
         config["interpolation"],
