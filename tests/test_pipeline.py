@@ -509,11 +509,11 @@ def test_a_run_on_pictures_named_one_by_one_can_be_resumed(both, tmp_path):
 def test_counting_is_shown_in_a_terminal_and_nowhere_else():
     from rich.console import Console
 
-    from safda.view import CountView, TrainingView
+    from safda.view import ProgressView, TrainingView
 
     for terminal in (True, False):
         console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
-        with CountView("opening pictures", console) as count:
+        with ProgressView("opening pictures", console) as count:
             count(3, 10)
         assert ("3/10" in console.file.getvalue()) == terminal
     console = Console(file=io.StringIO(), force_terminal=True, width=100)

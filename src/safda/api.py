@@ -17,7 +17,7 @@ from torch import nn
 from safda.classifier import Adapted, check_shape, transform_of
 from safda.data import EMBEDDED, Domain, load_domain
 from safda.data.images import ImageFiles
-from safda.data.loader import Count, feature_batches
+from safda.data.loader import ProgressCallback, feature_batches
 from safda.errors import SafdaError
 from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.extraction import for_network, frozen_features, image_transform
@@ -30,8 +30,8 @@ from safda.recipe import Recipe, load_recipe, preset
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import Outcome, Watch, load_weights, make_accelerator, size_of, train
 
-#: Told (done, of how many, of what) while a run is made ready, and while it is compared with source only.
-Progress = Callable[[int, int, str], None]
+#: Called with (done, total, what is done) while a run is made ready, and while it is compared with source only.
+StageProgress = Callable[[int, int, str], None]
 
 _FIRST_STAGE = "frozen"  # the folder of fine-tuning's first stage, within the run's
 _OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
@@ -125,7 +125,7 @@ def start(
     *,
     backbone: nn.Module | None = None,
     cache_decoded: bool = False,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
     verdict: bool = False,
 ) -> tuple[Adapted, Outcome]:
     """Begin a run: check the domains, make the folder and the model, train.
@@ -167,7 +167,7 @@ def resume(
     trackers: tuple[str, ...] = (),
     backbone: nn.Module | None = None,
     cache_decoded: bool = False,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
     verdict: bool = False,
 ) -> tuple[Adapted, Outcome]:
     """Go on with a run that was stopped, from its last checkpoint, on the same data.
@@ -237,7 +237,7 @@ class _Work:
     target: Domain
     accelerator: Accelerator
     watch: Watch | None
-    progress: Progress | None
+    progress: StageProgress | None
 
     def __post_init__(self) -> None:
         """See both domains as a frozen backbone does, once, and on one process first."""
@@ -369,11 +369,11 @@ class _Work:
         )
         return Adapted(model, self.adapted.classes, self.adapted.data), outcome
 
-    def _counter(self, what: str) -> Count | None:
-        return partial(_told, self.progress, what) if self.progress else None
+    def _counter(self, what: str) -> ProgressCallback | None:
+        return partial(_report_stage, self.progress, what) if self.progress else None
 
 
-def _told(progress: Progress, what: str, done: int, of: int) -> None:
+def _report_stage(progress: StageProgress, what: str, done: int, of: int) -> None:
     progress(done, of, what)
 
 

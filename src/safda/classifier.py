@@ -14,7 +14,7 @@ from torch import nn
 
 from safda.data import Domain, load_domain
 from safda.data.images import ImageFiles, Transform
-from safda.data.loader import Count, evaluation_batches
+from safda.data.loader import ProgressCallback, evaluation_batches
 from safda.errors import SafdaError, nearest
 from safda.evaluation.oracle import Evaluation, score
 from safda.extraction import for_network, frozen_features
@@ -122,20 +122,20 @@ class Adapted:
         """Where the network is."""
         return next(self.model.parameters()).device
 
-    def ready(self, data: Any, count: Count | None = None) -> Domain:
+    def ready(self, data: Any, progress: ProgressCallback | None = None) -> Domain:
         """Give a domain as the network takes it: pictures in its input size, or as a frozen backbone's features."""
         domain = for_network(load_domain(data), transform_of(self.data))
         check_shape(domain, tuple(self.data["input_shape"]))
-        return frozen_features(self.model, domain, count)
+        return frozen_features(self.model, domain, progress)
 
-    def predict(self, data: Any, count: Count | None = None) -> Predictions:
+    def predict(self, data: Any, progress: ProgressCallback | None = None) -> Predictions:
         """Predict the class of every sample.
 
         Args:
             data: a domain: a name, a path, several pictures' paths or an array.
-            count: told (done, of how many) while a frozen backbone looks at pictures it has not seen.
+            progress: called with (done, total) while a frozen backbone looks at pictures it has not seen.
         """
-        return self.answer(self.ready(data, count))
+        return self.answer(self.ready(data, progress))
 
     @torch.inference_mode()
     def answer(self, domain: Domain) -> Predictions:

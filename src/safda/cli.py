@@ -132,8 +132,8 @@ def _features(options: argparse.Namespace) -> int:
     if options.out:
         require_writable(options.out, [".npz"])
     recipe = preset("default").override(_overrides(options), "command line")
-    with _counting("pictures") as count:
-        result: dict[str, Any] = precompute(options.data, recipe, count, options.out)
+    with _progress_bar("pictures") as progress:
+        result: dict[str, Any] = precompute(options.data, recipe, progress, options.out)
     if options.out:
         result["features"] = str(options.out)
     where = f"in {options.out}" if options.out else "at hand"
@@ -150,8 +150,10 @@ def _both_domains(options: argparse.Namespace, recipe: Recipe | None = None) -> 
         from safda.nn.backbones import check_backbone
 
         check_backbone(recipe.network)
-    with _counting("opening pictures") as count:
-        return [load_domain(what, strict=options.strict, watch=count) for what in (options.source, options.target)]
+    with _progress_bar("opening pictures") as progress:
+        return [
+            load_domain(what, strict=options.strict, progress=progress) for what in (options.source, options.target)
+        ]
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -184,11 +186,11 @@ def _predict(options: argparse.Namespace) -> int:
         _show(predictions, options.probabilities)
         return 0
     predictions.write(options.out, options.probabilities)
-    count, skipped = len(predictions.ids), dict(predictions.skipped)
+    samples, skipped = len(predictions.ids), dict(predictions.skipped)
     told = "".join(f"\nskipped {each}: {why}" for each, why in skipped.items())
     _say(
-        {"predictions": str(options.out), "samples": count, "skipped": skipped},
-        f"{count} predictions in {options.out}{told}",
+        {"predictions": str(options.out), "samples": samples, "skipped": skipped},
+        f"{samples} predictions in {options.out}{told}",
     )
     return 0
 
@@ -324,12 +326,12 @@ def _view(title: str, recipe: Recipe) -> Any:
     return TrainingView(title, recipe.all_steps, _console())
 
 
-def _counting(title: str) -> Any:
+def _progress_bar(title: str) -> Any:
     from rich.console import Console
 
-    from safda.view import CountView
+    from safda.view import ProgressView
 
-    return CountView(title, Console(stderr=True))
+    return ProgressView(title, Console(stderr=True))
 
 
 def _say(machine: dict[str, Any], person: str) -> None:

@@ -14,7 +14,7 @@ from safda.data import Domain, load_domain
 from safda.data.arrays import to_npz
 from safda.data.cache import cached_features
 from safda.data.images import ImageFiles, Transform
-from safda.data.loader import Count
+from safda.data.loader import ProgressCallback
 from safda.data.settings import cache_dir
 from safda.errors import SafdaError
 from safda.model import AdaptationModel
@@ -23,16 +23,18 @@ from safda.nn.weights import digest_of
 from safda.recipe import Network, Recipe
 
 
-def precompute(data: Any, recipe: Recipe, count: Count | None = None, out: Path | None = None) -> dict[str, int]:
+def precompute(
+    data: Any, recipe: Recipe, progress: ProgressCallback | None = None, out: Path | None = None
+) -> dict[str, int]:
     """Fill the feature cache with a domain's pictures, and tell how many there were and how many it lacked.
 
     Args:
         data: a domain of pictures.
         recipe: names the backbone; a frozen run with the same one then finds all features there.
-        count: told how far it is.
+        progress: called with (done, total) as it goes on.
         out: a ``.npz`` file for the features too, with labels, class names and the pictures' paths.
     """
-    domain = load_domain(data, watch=count)
+    domain = load_domain(data, progress=progress)
     if not isinstance(domain.inputs, ImageFiles):
         raise SafdaError(f"{domain.name}: is not a domain of pictures; its features are what it holds")
     network = replace(recipe.network, frozen=True)
@@ -40,13 +42,13 @@ def precompute(data: Any, recipe: Recipe, count: Count | None = None, out: Path 
     backbone, width = make_backbone(network, domain.blank())
     computed = 0
 
-    def counted(done: int, of: int) -> None:
+    def counting(done: int, of: int) -> None:
         nonlocal computed
         computed = done
-        if count:
-            count(done, of)
+        if progress:
+            progress(done, of)
 
-    features = cached_features(domain, extractor(backbone), digest_of(backbone), width, counted)
+    features = cached_features(domain, extractor(backbone), digest_of(backbone), width, counting)
     if out:
         to_npz(out, features)
     return {"pictures": len(domain), "computed": computed, "width": width, "skipped": len(domain.skipped)}
@@ -68,12 +70,14 @@ def image_transform(network: Network, given: nn.Module | None = None) -> Transfo
     return Transform(side, config.crop, config.interpolation, config.squash, network.crop_scale)
 
 
-def frozen_features(model: AdaptationModel, domain: Domain, count: Count | None = None) -> Domain:
+def frozen_features(model: AdaptationModel, domain: Domain, progress: ProgressCallback | None = None) -> Domain:
     """Give a domain of features in place of one of pictures, where the backbone is frozen."""
     backbone = model.backbone
     if not isinstance(backbone, Backbone) or not backbone.frozen:
         return domain
-    return cached_features(domain, extractor(backbone), digest_of(backbone), model.bottleneck.linear.in_features, count)
+    return cached_features(
+        domain, extractor(backbone), digest_of(backbone), model.bottleneck.linear.in_features, progress
+    )
 
 
 def extractor(backbone: nn.Module) -> Callable[[Tensor], Tensor]:

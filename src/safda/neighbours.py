@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from safda.data import Domain
-from safda.data.loader import Count, evaluation_batches, feature_batches
+from safda.data.loader import ProgressCallback as Count
+from safda.data.loader import evaluation_batches, feature_batches
 from safda.nn.heads import unit_moments
 
 _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over a domain: the search stays linear

@@ -70,7 +70,7 @@ class TrainingView:
         return Group(self._progress, metrics_table(self._metrics))
 
 
-class CountView:
+class ProgressView:
     """A progress bar in a terminal, for work before training: use it as a context manager, and call what it gives."""
 
     def __init__(self, title: str, console: Console) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from safda.data.domain import Domain
 from safda.data.images import ImageFiles
-from safda.data.loader import read_ahead
+from safda.data.loader import ProgressCallback, read_ahead
 from safda.data.memmap import MappedRows, Segment
 from safda.data.settings import cache_dir, num_workers
 from safda.errors import SafdaError
@@ -36,7 +36,7 @@ def cached_features(
     extract: Callable[[Tensor], Tensor],
     key: str,
     width: int,
-    watch: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Domain:
     """Give a domain of features in place of one of pictures.
 
@@ -45,7 +45,7 @@ def cached_features(
         extract: the backbone: from a batch of pictures to n×width features.
         key: all that the features depend on but the pictures.
         width: size of a feature.
-        watch: told (done, of how many) as it goes on.
+        progress: called with (done, total) as it goes on.
     """
     images = domain.inputs
     if not isinstance(images, ImageFiles):
@@ -54,7 +54,7 @@ def cached_features(
     places = _places(folder)
     missing = list({digest: row for row, digest in enumerate(images.digests) if digest not in places}.values())
     if missing:
-        _extract(domain, images, missing, extract, folder, watch)
+        _extract(domain, images, missing, extract, folder, progress)
         places = _places(folder)
     found = [places[digest] for digest in images.digests]
     paths = sorted({path for path, _ in found})
@@ -70,7 +70,7 @@ def _extract(
     rows: list[int],
     extract: Callable[[Tensor], Tensor],
     folder: Path,
-    watch: Callable[[int, int], None] | None,
+    progress: ProgressCallback | None,
 ) -> None:
     parts = torch.split(torch.tensor(rows), _BATCH)
     done = 0
@@ -82,8 +82,8 @@ def _extract(
                 raise SafdaError(f"{images.files[row]}: the backbone makes features of it that are not finite")
             writer.append(features, (images.digests[row] for row in part.tolist()))
             done += len(part)
-            if watch:
-                watch(done, len(rows))
+            if progress:
+                progress(done, len(rows))
 
 
 def _places(folder: Path) -> dict[str, tuple[Path, int]]:

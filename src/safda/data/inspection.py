@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 from PIL import Image, UnidentifiedImageError
 
 from safda.data.images import FORMATS, first_line, orientation, to_rgb, upright_size
+from safda.data.loader import ProgressCallback
 from safda.data.settings import cache_dir, num_workers
 from safda.io import write_text
 
@@ -88,19 +89,19 @@ def _traits(image: Any) -> tuple[str, ...]:
     return tuple(name for name, there in found.items() if there)
 
 
-def inspect_each(files: Sequence[Path], watch: Callable[[int, int], None] | None = None) -> list[Inspected]:
-    """Open files, several at a time; ``watch`` is told (done, of how many) as it goes on."""
+def inspect_each(files: Sequence[Path], progress: ProgressCallback | None = None) -> list[Inspected]:
+    """Open files, several at a time; ``progress`` is called with (done, total) as it goes on."""
     found = []
     with ThreadPoolExecutor(num_workers()) as pool:
         for done, result in enumerate(pool.map(inspect, files), 1):
             found.append(result)
-            if watch:
-                watch(done, len(files))
+            if progress:
+                progress(done, len(files))
     return found
 
 
 def inspect_all(
-    name: str, files: Sequence[Path], ids: Sequence[str], watch: Callable[[int, int], None] | None = None
+    name: str, files: Sequence[Path], ids: Sequence[str], progress: ProgressCallback | None = None
 ) -> list[Inspected]:
     """Open all files of a domain that have changed since they were last opened.
 
@@ -108,7 +109,7 @@ def inspect_all(
         name: of the domain, under which findings are remembered.
         files: where they are.
         ids: their names.
-        watch: told (done, of how many) as it goes on.
+        progress: called with (done, total) as it goes on.
     """
     key = hashlib.sha256(os.fsencode(Path(name).resolve())).hexdigest()[:32]
     memory = cache_dir() / "inspected" / f"{key}.json"
@@ -122,7 +123,7 @@ def inspect_all(
         else:
             asked.append((each, file))
     if asked:
-        results = inspect_each([file for _, file in asked], watch)
+        results = inspect_each([file for _, file in asked], progress)
         found.update((each, result) for (each, _), result in zip(asked, results, strict=True))
         _remember(memory, {each: (state, found[each]) for each, state in zip(ids, states, strict=True)})
     return [found[each] for each in ids]

@@ -24,8 +24,8 @@ from safda.errors import SafdaError
 _MOST_ROWS, _MOST_VALUES = 1024, 2**22  # in a batch of evaluation
 _CROP_SEED = 0xC209  # keeps the seeds of crops apart from those of epochs and steps
 
-#: Told (done, of how many) while something is counted through.
-Count = Callable[[int, int], None]
+#: Called with (done, total) as work goes on.
+ProgressCallback = Callable[[int, int], None]
 
 Asked = TypeVar("Asked")
 Got = TypeVar("Got")
