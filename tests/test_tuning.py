@@ -23,10 +23,10 @@ RECIPE = Recipe().override({**TINY, "steps": 5})
 def test_a_search_stays_in_the_declared_ranges_and_goes_on(files, tmp_path, capsys):
     domains = [load_domain(file) for file in files]
     lines = []
-    tune(*domains, RECIPE, tmp_path, trials=2, told=lines.append, cpu=True)
-    best = tune(*domains, RECIPE, tmp_path, trials=3, told=lines.append, cpu=True)
+    tune(*domains, RECIPE, tmp_path, trials=2, log=lines.append, cpu=True)
+    best = tune(*domains, RECIPE, tmp_path, trials=3, log=lines.append, cpu=True)
     assert [line.split(":")[0] for line in lines] == ["trial 0", "trial 1", "trial 2"]
-    assert tune(*domains, RECIPE, tmp_path, trials=3, told=lines.append, cpu=True) == best
+    assert tune(*domains, RECIPE, tmp_path, trials=3, log=lines.append, cpu=True) == best
     assert len(lines) == 3
     assert load_recipe(tmp_path / "best.toml") == best
     searched = {path: (knob.search, value) for path, knob, value in walk(best) if knob.search}

@@ -158,7 +158,7 @@ class Adapted:
         if unknown:
             more = f" (nor were {len(unknown) - 1} more)" if len(unknown) > 1 else ""
             hint = nearest(unknown[0], self.classes)
-            hint = hint if "mean" in hint else f", whose classes are {_some(self.classes)}"
+            hint = hint if "mean" in hint else f", whose classes are {_first_few(self.classes)}"
             raise SafdaError(f"{domain.name}: class {unknown[0]!r} was not in the source{more}{hint}")
         number = torch.tensor([self.classes.index(name) if name in self.classes else -1 for name in names])
         return score(predictions.probabilities, number[labels].numpy(), self.classes)
@@ -211,7 +211,7 @@ def transform_of(data: Mapping[str, Any]) -> Transform:
     return Transform(**data.get("transform") or {"side": data["input_shape"][-1]})
 
 
-def _some(names: tuple[str, ...], most: int = 8) -> str:
+def _first_few(names: tuple[str, ...], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 

@@ -97,7 +97,7 @@ def _fit(options: argparse.Namespace) -> int:
             progress=view.progress,
             verdict=True,
         )
-    return _told(options.out, outcome)
+    return _report_outcome(options.out, outcome)
 
 
 def _chosen_recipe(options: argparse.Namespace) -> Recipe:
@@ -138,7 +138,9 @@ def _features(options: argparse.Namespace) -> int:
         result["features"] = str(options.out)
     where = f"in {options.out}" if options.out else "at hand"
     skipped = f"; {result['skipped']} files were skipped" if result["skipped"] else ""
-    _say(result, f"features of {result['pictures']} pictures are {where}, {result['computed']} of them new{skipped}")
+    _print_result(
+        result, f"features of {result['pictures']} pictures are {where}, {result['computed']} of them new{skipped}"
+    )
     return 0
 
 
@@ -171,7 +173,7 @@ def _resume(options: argparse.Namespace) -> int:
             progress=view.progress,
             verdict=True,
         )
-    return _told(options.out, outcome)
+    return _report_outcome(options.out, outcome)
 
 
 def _predict(options: argparse.Namespace) -> int:
@@ -187,10 +189,10 @@ def _predict(options: argparse.Namespace) -> int:
         return 0
     predictions.write(options.out, options.probabilities)
     samples, skipped = len(predictions.ids), dict(predictions.skipped)
-    told = "".join(f"\nskipped {each}: {why}" for each, why in skipped.items())
-    _say(
+    skipped_lines = "".join(f"\nskipped {each}: {why}" for each, why in skipped.items())
+    _print_result(
         {"predictions": str(options.out), "samples": samples, "skipped": skipped},
-        f"{samples} predictions in {options.out}{told}",
+        f"{samples} predictions in {options.out}{skipped_lines}",
     )
     return 0
 
@@ -271,12 +273,12 @@ def _tune(options: argparse.Namespace) -> int:
         trials=options.trials,
         score=options.score,
         storage=options.storage,
-        told=lambda line: print(line, file=sys.stderr),
+        log=lambda line: print(line, file=sys.stderr),
         cpu=options.cpu,
     )
     best = options.out / "best.toml"
     next_ = f"safda fit {options.source} {options.target} --recipe {best} -o RUN"
-    _say({"recipe": str(best)}, f"the best recipe, by {options.score}, is in {best}; next: {next_}")
+    _print_result({"recipe": str(best)}, f"the best recipe, by {options.score}, is in {best}; next: {next_}")
     return 0
 
 
@@ -285,7 +287,7 @@ def _recipe(options: argparse.Namespace) -> int:
     return 0
 
 
-def _told(run: Path, outcome: Outcome) -> int:
+def _report_outcome(run: Path, outcome: Outcome) -> int:
     """Say how a run ended and what can be done next."""
     if not _is_first_process():
         return 0 if outcome.stopped_by is None else 128 + int(outcome.stopped_by)
@@ -303,7 +305,7 @@ def _told(run: Path, outcome: Outcome) -> int:
     summary = folder.summary or {}
     if sys.stdout.isatty():
         _console().print(summary_table(summary))
-    _say(
+    _print_result(
         {"run": str(run), **folder.metrics()[-1], "summary": summary},
         f"{summary['words']}\nadapted in {outcome.step} steps; predictions: {run / 'predictions.csv'}; "
         f"for other data: safda predict {run} DATA -o FILE",
@@ -334,7 +336,7 @@ def _progress_bar(title: str) -> Any:
     return ProgressView(title, Console(stderr=True))
 
 
-def _say(machine: dict[str, Any], person: str) -> None:
+def _print_result(machine: dict[str, Any], person: str) -> None:
     """One sentence in a terminal, one line of JSON anywhere else."""
     print(person if sys.stdout.isatty() else json.dumps(machine, ensure_ascii=False))
 

@@ -28,7 +28,7 @@ def tune(
     trials: int,
     score: str = "information",
     storage: str | None = None,
-    told: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     cpu: bool = False,
 ) -> Recipe:
     """Search the knobs that declare a range; write the best recipe to ``best.toml`` and give it.
@@ -44,7 +44,7 @@ def tune(
         trials: how many the study is to have in all.
         score: one of :data:`safda.evaluation.scores.SCORES`.
         storage: an Optuna database URL; by default a file in the folder.
-        told: gets a line after each trial.
+        log: called with a line after each trial.
         cpu: stay on the CPU even where there is a GPU.
     """
     try:
@@ -74,7 +74,7 @@ def tune(
     def after(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
         value = "failed" if trial.value is None else f"{score} {trial.value:.4f}"
         knobs = ", ".join(f"{path} = {number:.3g}" for path, number in trial.params.items())
-        told(f"trial {trial.number}: {value} with {knobs}")
+        log(f"trial {trial.number}: {value} with {knobs}")
 
     ended = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.FAIL)
     if sum(trial.state in ended for trial in study.trials) < trials:

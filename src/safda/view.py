@@ -166,20 +166,20 @@ def _add_features(table: Table, both: Sequence[Mapping[str, Any] | None], scales
         "standard deviation": lambda of: f"{of['std']:.4g}",
         "zeros": lambda of: f"{of['zeros']:.1%}",
         "rows of zeros": lambda of: str(len(of["zero_rows"])),
-        "constant columns": lambda of: _some_of(of["constant"]),
+        "constant columns": lambda of: _count_with_examples(of["constant"]),
     }
     for heading, cell in shown.items():
         table.add_row(heading, *(cell(of) if of else "" for of in both))
     if scales:
         if scales["constant_in_both"]:
-            table.add_row("… in both domains", *2 * [_some_of(scales["constant_in_both"])])
-        table.add_row("columns far apart", "", _some_of(scales["apart"]))
+            table.add_row("… in both domains", *2 * [_count_with_examples(scales["constant_in_both"])])
+        table.add_row("columns far apart", "", _count_with_examples(scales["apart"]))
         ratios = (("length", "length"), ("deviation", "std"), ("median column", "column"))
         times = ", ".join(f"{name} {scales[key]:.2f}" for name, key in ratios if scales[key] is not None)
         table.add_row("times the source's", "", times)
 
 
-def _some_of(columns: Sequence[int], most: int = 5) -> str:
+def _count_with_examples(columns: Sequence[int], most: int = 5) -> str:
     examples = ", ".join(map(str, columns[:most])) + (", …" if len(columns) > most else "")
     return f"{len(columns)} ({examples})" if columns else "0"
 

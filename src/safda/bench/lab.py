@@ -46,7 +46,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Place:
+class LabDomain:
     """A domain of the lab: where it is, and a digest of what it held when it was first used."""
 
     path: str
@@ -103,7 +103,7 @@ class Lab:
     folder: Path
     benchmark: Benchmark
     settings: Mapping[str, Any]
-    places: Mapping[str, Place]
+    domains: Mapping[str, LabDomain]
     seeds: int
 
     @property
@@ -124,11 +124,11 @@ class Lab:
             for seed in range(self.seeds if seeds is None else seeds)
             for row in rows
             for task in row.tasks
-            if set(task.split("→")) <= set(self.places)
+            if set(task.split("→")) <= set(self.domains)
         ]
 
     def _cell(self, row: Row, task: str, seed: int) -> Cell:
-        source, target = (self.places[end] for end in task.split("→"))
+        source, target = (self.domains[end] for end in task.split("→"))
         recipe = self.benchmark.recipe(row, self.settings, seed)
         content = json.dumps([recipe.to_dict(), source.digest, target.digest], sort_keys=True)
         key = hashlib.sha256(content.encode()).hexdigest()[:20]
@@ -151,24 +151,24 @@ def open_lab(
     if seeds < 1:
         raise SafdaError(f"--seeds {seeds}: at least one run of each row is needed")
     needed = [name for name in benchmark.domains if any(name in t.split("→") for row in rows for t in row.tasks)]
-    places = {name: _place(benchmark, name, data) for name in needed}
+    domains = {name: _lab_domain(benchmark, name, data) for name in needed}
     file = folder / benchmark.name / "lab.json"
     if file.exists():
         before = read_lab(file)
-        for name, place in before.places.items():
-            if places.get(name, place).digest != place.digest:
-                raise SafdaError(f"{places[name].path}: has changed since {folder} began; choose another -o")
+        for name, known in before.domains.items():
+            if domains.get(name, known).digest != known.digest:
+                raise SafdaError(f"{domains[name].path}: has changed since {folder} began; choose another -o")
         if dict(before.settings) != dict(settings):
+            had, has = _format_settings(before.settings), _format_settings(settings)
             raise SafdaError(
-                f"{folder}: holds {benchmark.name} with {_told(before.settings)}, not {_told(settings)}; "
-                "choose another -o, or the same settings"
+                f"{folder}: holds {benchmark.name} with {had}, not {has}; choose another -o, or the same settings"
             )
-        places, seeds = {**before.places, **places}, max(seeds, before.seeds)
-    lab = Lab(folder, benchmark, settings, places, seeds)
+        domains, seeds = {**before.domains, **domains}, max(seeds, before.seeds)
+    lab = Lab(folder, benchmark, settings, domains, seeds)
     lab.cells(rows)  # a wrong knob is told before anything is written
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, _plain(lab))
+        write_json(file, _to_dict(lab))
     except OSError as error:
         raise SafdaError(f"{folder}: cannot be written: {error.strerror}") from None
     return lab
@@ -179,8 +179,8 @@ def read_lab(file: Path) -> Lab:
     about = read_json(file)
     try:
         benchmark = from_dict(file.parent.name, about["benchmark"])
-        places = {name: Place(**place) for name, place in about["domains"].items()}
-        return Lab(file.parent.parent, benchmark, about["settings"], places, about["seeds"])
+        domains = {name: LabDomain(**entry) for name, entry in about["domains"].items()}
+        return Lab(file.parent.parent, benchmark, about["settings"], domains, about["seeds"])
     except (KeyError, TypeError) as error:
         raise SafdaError(f"{file}: is not a lab's description: {error}") from None
 
@@ -193,7 +193,7 @@ def labs_in(folder: Path) -> list[Lab]:
     return found
 
 
-def _place(benchmark: Benchmark, name: str, data: Path | None) -> Place:
+def _lab_domain(benchmark: Benchmark, name: str, data: Path | None) -> LabDomain:
     where, wanted = benchmark.domains[name], ", ".join(benchmark.domains.values())
     if where not in EMBEDDED:
         if data is None:
@@ -204,17 +204,17 @@ def _place(benchmark: Benchmark, name: str, data: Path | None) -> Place:
         domain.labelled("a benchmark")
     except SafdaError as error:
         raise SafdaError(f"{benchmark.name}: domain {name} (of {wanted}) cannot be used: {error}") from None
-    return Place(where, domain.fingerprint())
+    return LabDomain(where, domain.fingerprint())
 
 
-def _plain(lab: Lab) -> dict[str, Any]:
+def _to_dict(lab: Lab) -> dict[str, Any]:
     return {
         "benchmark": dict(lab.benchmark.definition),
         "settings": dict(lab.settings),
-        "domains": {name: {"path": place.path, "digest": place.digest} for name, place in lab.places.items()},
+        "domains": {name: {"path": each.path, "digest": each.digest} for name, each in lab.domains.items()},
         "seeds": lab.seeds,
     }
 
 
-def _told(settings: Mapping[str, Any]) -> str:
+def _format_settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in settings.items()) or "its own settings"

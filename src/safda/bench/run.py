@@ -67,8 +67,8 @@ def fill(lab: Lab, cells: Sequence[Cell], engine: Engine, console: Console, orac
     with view.live(console):
         run_cells(cells, lab.folder, engine)
     write_tables(lab, oracle)
-    told = ((cell, lab.store.failure(cell)) for cell in cells)
-    return [f"{cell.row}, {cell.task}, seed {cell.seed}: {why}" for cell, why in told if why]
+    failures = ((cell, lab.store.failure(cell)) for cell in cells)
+    return [f"{cell.row}, {cell.task}, seed {cell.seed}: {why}" for cell, why in failures if why]
 
 
 def write_tables(lab: Lab, oracle: bool = False) -> None:
@@ -99,7 +99,7 @@ def _draw(lab: Lab) -> None:
         pair = [first.get((row, task)) for row in lab.benchmark.figure]
         before, after = (Adapted.load(lab.store.path(cell)) if cell else None for cell in pair)
         if before and after:
-            source, target = (load_domain(lab.places[end].path) for end in task.split("→"))
+            source, target = (load_domain(lab.domains[end].path) for end in task.split("→"))
             titles = [lab.benchmark.rows[row].title for row in lab.benchmark.figure]
             picture = lab.tables / f"{task.replace('→', '-to-')}.png"
             adaptation_picture(before, after, source, target, picture, (titles[0], titles[1]))

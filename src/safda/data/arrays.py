@@ -11,7 +11,7 @@ import torch
 
 from safda.data.domain import Domain
 from safda.data.loader import evaluation_batches
-from safda.data.memmap import MappedRows, Segment
+from safda.data.memmap import MemmapRows, Segment
 from safda.errors import SafdaError
 from safda.io import new_file
 
@@ -65,7 +65,7 @@ def from_npy(path: Path) -> Domain:
     _check_matrix(str(path), matrix)
     count = len(matrix)
     segment = Segment(path, matrix.offset, matrix.dtype, matrix.shape[1])
-    inputs = MappedRows([segment], np.zeros(count, dtype=np.int64), np.arange(count))
+    inputs = MemmapRows([segment], np.zeros(count, dtype=np.int64), np.arange(count))
     for rows in torch.split(torch.arange(count), _CHUNK):
         _check_finite(str(path), inputs[rows].numpy(), int(rows[0]))
     beside = path.with_suffix(".labels.npy")

@@ -23,7 +23,7 @@ from torch import Tensor
 from safda.data.domain import Domain
 from safda.data.images import ImageFiles
 from safda.data.loader import ProgressCallback, read_ahead
-from safda.data.memmap import MappedRows, Segment
+from safda.data.memmap import MemmapRows, Segment
 from safda.data.settings import cache_dir, num_workers
 from safda.errors import SafdaError
 
@@ -51,17 +51,17 @@ def cached_features(
     if not isinstance(images, ImageFiles):
         return domain
     folder = cache_dir() / "features" / f"{key}-{images.transform.key}-{width}"
-    places = _places(folder)
-    missing = list({digest: row for row, digest in enumerate(images.digests) if digest not in places}.values())
+    locations = _locations(folder)
+    missing = list({digest: row for row, digest in enumerate(images.digests) if digest not in locations}.values())
     if missing:
         _extract(domain, images, missing, extract, folder, progress)
-        places = _places(folder)
-    found = [places[digest] for digest in images.digests]
+        locations = _locations(folder)
+    found = [locations[digest] for digest in images.digests]
     paths = sorted({path for path, _ in found})
     number = {path: k for k, path in enumerate(paths)}
     segments = [Segment(path, 0, np.dtype(np.float32), width) for path in paths]
-    which = np.array([number[path] for path, _ in found])
-    return replace(domain, inputs=MappedRows(segments, which, np.array([row for _, row in found])))
+    segment_numbers = np.array([number[path] for path, _ in found])
+    return replace(domain, inputs=MemmapRows(segments, segment_numbers, np.array([row for _, row in found])))
 
 
 def _extract(
@@ -74,7 +74,7 @@ def _extract(
 ) -> None:
     parts = torch.split(torch.tensor(rows), _BATCH)
     done = 0
-    with _Writer(folder) as writer:
+    with _SegmentWriter(folder) as writer:
         for part, inputs in zip(parts, read_ahead(domain.batch, parts, num_workers()), strict=True):
             features = extract(inputs)
             if not torch.isfinite(features).all():
@@ -86,18 +86,18 @@ def _extract(
                 progress(done, len(rows))
 
 
-def _places(folder: Path) -> dict[str, tuple[Path, int]]:
+def _locations(folder: Path) -> dict[str, tuple[Path, int]]:
     """Where the features of each picture are: digest → (file, row)."""
-    places = {}
+    locations = {}
     for digests in sorted(folder.glob("*.digests")):
         content = digests.read_bytes()
         for row in range(len(content) // _DIGEST):
             digest = content[row * _DIGEST : (row + 1) * _DIGEST].hex()
-            places[digest] = (digests.with_suffix(".rows"), row)
-    return places
+            locations[digest] = (digests.with_suffix(".rows"), row)
+    return locations
 
 
-class _Writer:
+class _SegmentWriter:
     """A new segment."""
 
     def __init__(self, folder: Path) -> None:
@@ -116,7 +116,7 @@ class _Writer:
         except OSError as error:
             raise SafdaError(f"{self._rows.name}: cannot be written: {error.strerror}") from None
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> _SegmentWriter:
         return self
 
     def __exit__(

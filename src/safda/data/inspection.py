@@ -112,9 +112,9 @@ def inspect_all(
         progress: called with (done, total) as it goes on.
     """
     key = hashlib.sha256(os.fsencode(Path(name).resolve())).hexdigest()[:32]
-    memory = cache_dir() / "inspected" / f"{key}.json"
-    known = _remembered(memory)
-    states = [_state(file) for file in files]
+    cache_file = cache_dir() / "inspected" / f"{key}.json"
+    known = _load_findings(cache_file)
+    states = [_size_and_mtime(file) for file in files]
     found: dict[str, Inspected] = {}
     asked = []
     for file, each, state in zip(files, ids, states, strict=True):
@@ -125,11 +125,11 @@ def inspect_all(
     if asked:
         results = inspect_each([file for _, file in asked], progress)
         found.update((each, result) for (each, _), result in zip(asked, results, strict=True))
-        _remember(memory, {each: (state, found[each]) for each, state in zip(ids, states, strict=True)})
+        _save_findings(cache_file, {each: (state, found[each]) for each, state in zip(ids, states, strict=True)})
     return [found[each] for each in ids]
 
 
-def _state(file: Path) -> list[int]:
+def _size_and_mtime(file: Path) -> list[int]:
     """Size and time of change; nothing for what is not there."""
     try:
         state = file.stat()
@@ -138,9 +138,9 @@ def _state(file: Path) -> list[int]:
     return [state.st_size, state.st_mtime_ns]
 
 
-def _remembered(memory: Path) -> dict[str, Any]:
+def _load_findings(cache_file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(memory.read_text(encoding="utf-8"))
+        content = json.loads(cache_file.read_text(encoding="utf-8"))
         if content["version"] != _VERSION:
             return {}
         return {
@@ -151,10 +151,10 @@ def _remembered(memory: Path) -> dict[str, Any]:
         return {}
 
 
-def _remember(memory: Path, known: dict[str, Any]) -> None:
+def _save_findings(cache_file: Path, known: dict[str, Any]) -> None:
     files = {each: [state, asdict(about)] for each, (state, about) in known.items()}
     try:
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        write_text(memory, json.dumps({"version": _VERSION, "files": files}))
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(cache_file, json.dumps({"version": _VERSION, "files": files}))
     except (OSError, UnicodeError):
         return  # memory is a convenience: without it, files are opened again

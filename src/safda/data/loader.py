@@ -27,33 +27,35 @@ _CROP_SEED = 0xC209  # keeps the seeds of crops apart from those of epochs and s
 #: Called with (done, total) as work goes on.
 ProgressCallback = Callable[[int, int], None]
 
-Asked = TypeVar("Asked")
-Got = TypeVar("Got")
+Request = TypeVar("Request")
+Result = TypeVar("Result")
 
 
-def read_ahead(read: Callable[[Asked], Got], asked: Iterable[Asked], threads: int) -> Generator[Got, None, None]:
+def read_ahead(
+    read: Callable[[Request], Result], requests: Iterable[Request], threads: int
+) -> Generator[Result, None, None]:
     """Give ``read`` of everything asked for, in order, some of it before its turn has come; 0 threads: none of it.
 
     >>> list(read_ahead(abs, [-1, -2, -3], threads=2))
     [1, 2, 3]
     """
     if not threads:
-        yield from map(read, asked)
+        yield from map(read, requests)
         return
-    coming = iter(asked)
+    remaining = iter(requests)
     with ThreadPoolExecutor(threads, "safda-reader") as pool:
         try:
-            waiting: deque[Future[Got]] = deque(pool.submit(read, each) for each in islice(coming, threads + 1))
-            while waiting:
-                got = waiting.popleft().result()
-                waiting.extend(pool.submit(read, each) for each in islice(coming, 1))
-                yield got
+            pending: deque[Future[Result]] = deque(pool.submit(read, each) for each in islice(remaining, threads + 1))
+            while pending:
+                result = pending.popleft().result()
+                pending.extend(pool.submit(read, each) for each in islice(remaining, 1))
+                yield result
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def training_batches(
-    domains: Sequence[Domain], streams: Sequence[Stream], steps: range, share: slice, threads: int | None = None
+    domains: Sequence[Domain], streams: Sequence[Stream], steps: range, shard: slice, threads: int | None = None
 ) -> Generator[list[tuple[Tensor, Tensor]], None, None]:
     """Give each step's (row numbers, inputs) of each domain.
 
@@ -64,27 +66,27 @@ def training_batches(
         domains: source and target.
         streams: which rows each of them gives at a step.
         steps: the steps to come.
-        share: this process's part of a batch.
+        shard: this process's rows of a batch.
         threads: how many read ahead; None chooses.
     """
 
-    def asked(step: int) -> tuple[int, list[Tensor]]:
+    def request_of(step: int) -> tuple[int, list[Tensor]]:
         return step, [stream.rows(step) for stream in streams]
 
-    def read(wanted: tuple[int, list[Tensor]]) -> list[tuple[Tensor, Tensor]]:
-        step, rows_of_each = wanted
+    def read(request: tuple[int, list[Tensor]]) -> list[tuple[Tensor, Tensor]]:
+        step, rows_of_each = request
         batches = []
         for domain, stream, rows in zip(domains, streams, rows_of_each, strict=True):
             uniforms = None
             if not domain.in_memory:  # only pictures are cropped; making a generator is a tenth of a small step's time
                 seed = mixed_seed(stream.seed, step, stream.domain, _CROP_SEED)
-                uniforms = np.random.default_rng(seed).random((len(rows), UNIFORMS_PER_SAMPLE))[share]
-            batches.append((rows[share], domain.batch(rows[share], uniforms)))
+                uniforms = np.random.default_rng(seed).random((len(rows), UNIFORMS_PER_SAMPLE))[shard]
+            batches.append((rows[shard], domain.batch(rows[shard], uniforms)))
         return batches
 
     if threads is None:
         threads = 0 if all(domain.in_memory for domain in domains) else num_workers()
-    return read_ahead(read, map(asked, steps), threads)
+    return read_ahead(read, map(request_of, steps), threads)
 
 
 def evaluation_batches(domain: Domain) -> Generator[Tensor, None, None]:

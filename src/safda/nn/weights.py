@@ -44,8 +44,8 @@ def load_backbone(network: nn.Module, path: Path, head: tuple[str, ...]) -> None
         "of another shape are": [name for name in own if name in kept and kept[name].shape != own[name].shape],
     }
     if any(wrong.values()):
-        told = "; ".join(f"{what} {_some(names)}" for what, names in wrong.items() if names)
-        raise SafdaError(f"{path}: does not fit the backbone's {len(own)} weights: {told}")
+        details = "; ".join(f"{what} {_first_few(names)}" for what, names in wrong.items() if names)
+        raise SafdaError(f"{path}: does not fit the backbone's {len(own)} weights: {details}")
     network.load_state_dict(kept)
 
 
@@ -86,6 +86,6 @@ def digest_of(network: nn.Module) -> str:
     return digest.hexdigest()[:32]
 
 
-def _some(names: list[str]) -> str:
+def _first_few(names: list[str]) -> str:
     more = f", … ({len(names)} in all)" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

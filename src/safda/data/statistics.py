@@ -18,7 +18,7 @@ _DIGEST = 16  # bytes: of two different rows, equal digests are not to be expect
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowStatistics:
     """What one pass over a domain's rows found.
 
     Attributes:
@@ -40,10 +40,10 @@ class Rows:
     digests: NDArray[np.bytes_]
 
 
-def scan(domain: Domain) -> Rows:
+def row_statistics(domain: Domain) -> RowStatistics:
     """Look at all rows of a domain once; samples of more than one dimension are taken as rows.
 
-    >>> rows = scan(Domain("d", torch.tensor([[3.0, 4.0, 0.0], [0.0, 4.0, 3.0], [0.0, 0.0, 0.0]])))
+    >>> rows = row_statistics(Domain("d", torch.tensor([[3.0, 4.0, 0.0], [0.0, 4.0, 3.0], [0.0, 0.0, 0.0]])))
     >>> round(rows.length, 3), rows.empty.tolist(), rows.constant.tolist()
     (3.333, [2], [False, False, False])
     """
@@ -66,7 +66,7 @@ def scan(domain: Domain) -> Rows:
         changes |= (values != 0).any(0)
         total, squares, done = total + values.sum(0), squares + values.square().sum(0), here.stop
     means, variances = total / count, (squares / count - (total / count).square()).clamp_min(0)
-    return Rows(
+    return RowStatistics(
         length / count,
         _overall_std(means + first, variances),
         zeros / (count * width),
