@@ -41,5 +41,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Name what can be imported, whether it has been or not."""
+    """Return the names that can be imported, whether they have been or not."""
     return sorted({*globals(), *__all__})

@@ -91,7 +91,7 @@ def fit(
 
 
 def default_recipe(source: str) -> Recipe:
-    """Give the recipe for a source of this name that comes without one: the same for arrays and for pictures."""
+    """Return the recipe for a source of this name that comes without one: the same for arrays and for pictures."""
     return preset("digits" if source in EMBEDDED else "default")
 
 
@@ -132,7 +132,7 @@ def start(
 
     Args:
         source, target, recipe, out, watch, cpu, trackers, backbone, cache_decoded: as in :func:`fit`.
-        progress: told what is made ready, and how far that is.
+        progress: called with (done, total, what) while something is made ready.
         verdict: at the end, compare with a source-only classifier, and write predictions and summary.
     """
     _, classes = source.labelled("a training source")
@@ -181,7 +181,7 @@ def resume(
         trackers: experiment trackers that accelerate knows.
         backbone: the same network again, if one was handed over.
         cache_decoded: keep decoded pictures on disk.
-        progress: told what is made ready, and how far that is.
+        progress: called with (done, total, what) while something is made ready.
         verdict: at the end, compare with a source-only classifier, and write predictions and summary.
     """
     run = RunFolder.open(path)
@@ -229,7 +229,7 @@ class _Work:
         source, target: both domains, in the network's input size.
         accelerator: device, precision, processes and trackers.
         watch: called after every step.
-        progress: told what is made ready.
+        progress: called with (done, total, what) while something is made ready.
     """
 
     adapted: Adapted
@@ -240,7 +240,7 @@ class _Work:
     progress: StageProgress | None
 
     def __post_init__(self) -> None:
-        """See both domains as a frozen backbone does, once, and on one process first."""
+        """Compute both domains' features where the backbone is frozen, once, and on one process first."""
         model = self.adapted.model.to(self.accelerator.device)
 
         def seen(domain: Domain) -> Domain:
@@ -378,7 +378,7 @@ def _report_stage(progress: StageProgress, what: str, done: int, of: int) -> Non
 
 
 def _later(watch: Watch | None, steps: int) -> Watch | None:
-    """Count a later stage's steps on from those before it."""
+    """Return a callback that counts a later stage's steps on from those before it."""
     if watch is None:
         return None
 
@@ -392,7 +392,7 @@ def _later(watch: Watch | None, steps: int) -> Watch | None:
 
 
 def _describe(source: Domain, target: Domain, recipe: Recipe, backbone: nn.Module | None) -> dict[str, Any]:
-    """Tell what a run folder remembers of its data, and of what makes inputs of them."""
+    """Return what a run folder remembers of its data, and of what makes inputs of them."""
     network, pictures = recipe.network, isinstance(source.inputs, ImageFiles)
     if recipe.fine_tune.enabled and not pictures:
         raise SafdaError(f"{source.name}: there is no backbone to fine-tune; fine_tune.enabled is for picture files")

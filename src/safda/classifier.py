@@ -62,7 +62,7 @@ class Predictions:
         return highest
 
     def ranked(self, most: int) -> list[list[tuple[str, float]]]:
-        """Give for each sample its most probable classes and their probabilities, the first one first."""
+        """Return for each sample its most probable classes and their probabilities, the first one first."""
         probabilities = self.probabilities
         best = np.argsort(-probabilities, axis=1, kind="stable")[:, :most]
         return [
@@ -71,7 +71,7 @@ class Predictions:
         ]
 
     def table(self, all_probabilities: bool = False) -> dict[str, list[Any]]:
-        """Give columns: id, class, confidence and, on request, one column a class."""
+        """Return columns: id, class, confidence and, on request, one column a class."""
         columns: dict[str, list[Any]] = {
             "id": list(self.ids),
             "class": self.labels,
@@ -123,7 +123,7 @@ class Adapted:
         return next(self.model.parameters()).device
 
     def ready(self, data: Any, progress: ProgressCallback | None = None) -> Domain:
-        """Give a domain as the network takes it: pictures in its input size, or as a frozen backbone's features."""
+        """Return a domain as the network takes it: pictures in its input size, or as a frozen backbone's features."""
         domain = for_network(load_domain(data), transform_of(self.data))
         check_shape(domain, tuple(self.data["input_shape"]))
         return frozen_features(self.model, domain, progress)
@@ -207,7 +207,7 @@ def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
 
 
 def transform_of(data: Mapping[str, Any]) -> Transform:
-    """Tell how a run's backbone wants pictures; of a run on anything else, it says nothing."""
+    """Return the transform of a run's backbone; for a run on anything else, it has no meaning."""
     return Transform(**data.get("transform") or {"side": data["input_shape"][-1]})
 
 

@@ -39,7 +39,7 @@ _SHORT = {"network.backbone": ["--backbone"], "network.weights": ["--weights"]}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; give its exit code: 0 done, 1 an error told in one line, 2 usage, 128+n stopped by signal n."""
+    """Run one command; return its exit code: 0 done, 1 an error in one line, 2 usage, 128+n stopped by signal n."""
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -288,7 +288,7 @@ def _recipe(options: argparse.Namespace) -> int:
 
 
 def _report_outcome(run: Path, outcome: Outcome) -> int:
-    """Say how a run ended and what can be done next."""
+    """Print how a run ended and what can be done next; return the exit code."""
     if not _is_first_process():
         return 0 if outcome.stopped_by is None else 128 + int(outcome.stopped_by)
     if outcome.stopped_by is not None:

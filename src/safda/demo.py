@@ -24,7 +24,7 @@ _MORE = ("dann", "dann+saf", "cdan", "cdan+saf")
 
 
 def demo(folder: Path, seeds: int, all_methods: bool, console: Console) -> int:
-    """Train each method with each seed, print the table and draw the picture; give the exit code.
+    """Train each method with each seed, print the table and draw the picture; return the exit code.
 
     "MDD+SAF" is the preset ``digits``; "to the letter" is the same without its two departures from the paper.
     It is a small part of the benchmark ``digits``, so a demonstration that was stopped goes on where it was.

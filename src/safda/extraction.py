@@ -26,7 +26,7 @@ from safda.recipe import Network, Recipe
 def precompute(
     data: Any, recipe: Recipe, progress: ProgressCallback | None = None, out: Path | None = None
 ) -> dict[str, int]:
-    """Fill the feature cache with a domain's pictures, and tell how many there were and how many it lacked.
+    """Fill the feature cache with a domain's pictures, and return how many there were and how many it lacked.
 
     Args:
         data: a domain of pictures.
@@ -55,7 +55,7 @@ def precompute(
 
 
 def for_network(domain: Domain, transform: Transform, cache_decoded: bool = False) -> Domain:
-    """Give a domain whose pictures, if it is of pictures, come as a network wants them."""
+    """Return a domain whose pictures, if it is of pictures, come as a network wants them."""
     if not isinstance(domain.inputs, ImageFiles):
         return domain
     return replace(
@@ -64,14 +64,14 @@ def for_network(domain: Domain, transform: Transform, cache_decoded: bool = Fals
 
 
 def image_transform(network: Network, given: nn.Module | None = None) -> Transform:
-    """Tell how the backbone that is named, or the given one, wants pictures."""
+    """Return the transform of the backbone that is named, or of the given one."""
     config = image_config(network.backbone, given)
     side = network.image_size or config.side
     return Transform(side, config.crop, config.interpolation, config.squash, network.crop_scale)
 
 
 def frozen_features(model: AdaptationModel, domain: Domain, progress: ProgressCallback | None = None) -> Domain:
-    """Give a domain of features in place of one of pictures, where the backbone is frozen."""
+    """Return a domain of features in place of one of pictures, where the backbone is frozen."""
     backbone = model.backbone
     if not isinstance(backbone, Backbone) or not backbone.frozen:
         return domain
@@ -81,7 +81,7 @@ def frozen_features(model: AdaptationModel, domain: Domain, progress: ProgressCa
 
 
 def extractor(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Give what turns pictures into features, without learning."""
+    """Return a function from pictures to features, without gradients."""
     device = next(backbone.parameters()).device
 
     @torch.inference_mode()

@@ -131,7 +131,7 @@ def _csv(columns: Columns) -> bytes:
 
 
 def json_lines(columns: Columns) -> Iterator[str]:
-    """Give a table as lines of JSON, one for each row.
+    """Yield a table as lines of JSON, one for each row.
 
     >>> list(json_lines({"id": ["a", "b"], "class": ["ant", "bee"]}))
     ['{"id": "a", "class": "ant"}', '{"id": "b", "class": "bee"}']

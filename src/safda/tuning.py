@@ -31,7 +31,7 @@ def tune(
     log: Callable[[str], None] = lambda line: None,
     cpu: bool = False,
 ) -> Recipe:
-    """Search the knobs that declare a range; write the best recipe to ``best.toml`` and give it.
+    """Search the knobs that declare a range; write the best recipe to ``best.toml`` and return it.
 
     A study that was stopped goes on. With a database as storage, many machines share one: each makes trials until
     there are as many as were asked for. A trial that fails (its loss was not finite) counts too.
@@ -88,7 +88,7 @@ def tune(
 
 
 def suggest(trial: optuna.Trial, recipe: Recipe) -> Recipe:
-    """Let a trial draw every knob that declares a range and is in use."""
+    """Let a trial suggest every knob that declares a range and is in use."""
     drawn = {}
     for path, knob, _ in walk(recipe):
         if knob.search is not None and _in_use(path, recipe):

@@ -89,7 +89,7 @@ class ProgressView:
 
 
 def metrics_table(metrics: Mapping[str, float]) -> Table:
-    """Lay one line of metrics out for reading."""
+    """Return one line of metrics as a table."""
     table = Table.grid(padding=(0, 3))
     for heading, prefix in (("losses", "loss"), ("mixing weight η", "eta/"), ("adversary", "adversary/")):
         shown = {name.split("/")[-1]: value for name, value in metrics.items() if name.startswith(prefix)}
@@ -101,7 +101,7 @@ def metrics_table(metrics: Mapping[str, float]) -> Table:
 
 
 def evaluation_table(result: Mapping[str, Any]) -> Table:
-    """Lay an evaluation out for reading."""
+    """Return an evaluation as a table."""
     table = Table(title=f"{result['samples']} samples", title_justify="left", show_edge=False)
     table.add_column("class")
     table.add_column("accuracy", justify="right")
@@ -125,7 +125,7 @@ def evaluation_table(result: Mapping[str, Any]) -> Table:
 
 
 def predictions_table(ids: Sequence[str], ranked: Sequence[Sequence[tuple[str, float]]]) -> Table:
-    """Lay predictions out for reading: each sample's classes below each other, the most probable first."""
+    """Return predictions as a table: each sample's classes below each other, the most probable first."""
     table = Table(show_edge=False)
     table.add_column("sample", overflow="fold")
     table.add_column("class", no_wrap=True)
@@ -138,7 +138,7 @@ def predictions_table(ids: Sequence[str], ranked: Sequence[Sequence[tuple[str, f
 
 
 def preflight_table(result: Mapping[str, Any]) -> Table:
-    """Lay what two domains hold out for reading."""
+    """Return what two domains hold as a table."""
     table = Table(show_edge=False)
     for heading in ("", "source", "target"):
         table.add_column(heading)
@@ -189,7 +189,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def summary_table(summary: Mapping[str, Any], most: int = 12) -> Table:
-    """Lay a run's summary out for reading; of many classes, those whose shares changed most."""
+    """Return a run's summary as a table; of many classes, those whose shares changed most."""
     before = summary["source_only"]
     table = Table(title=f"{summary['samples']} target samples", title_justify="left", show_edge=False)
     table.add_column("", no_wrap=True)

@@ -60,16 +60,16 @@ class Store:
         self.folder = lab / "cells"
 
     def path(self, cell: Cell) -> Path:
-        """Give the run folder of a cell."""
+        """Return the run folder of a cell."""
         return self.folder / cell.key
 
     def result(self, cell: Cell) -> dict[str, Any] | None:
-        """Give what a finished cell gave."""
+        """Return the result of a finished cell, or None."""
         file = self.path(cell) / "result.json"
         return read_json(file) if file.is_file() else None
 
     def failure(self, cell: Cell) -> str | None:
-        """Say why a cell failed, if it did."""
+        """Return why a cell failed, or None."""
         file = self._failed(cell)
         return file.read_text(encoding="utf-8").strip() if file.is_file() else None
 
@@ -186,7 +186,7 @@ def read_lab(file: Path) -> Lab:
 
 
 def labs_in(folder: Path) -> list[Lab]:
-    """Give every benchmark of a lab's folder."""
+    """Return every benchmark of a lab's folder."""
     found = [read_lab(file) for file in sorted(folder.glob("*/lab.json"))]
     if not found:
         raise SafdaError(f"{folder}: is not a lab; 'safda bench NAME -o {folder}' makes one")

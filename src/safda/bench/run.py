@@ -35,7 +35,7 @@ def bench(
     oracle: bool,
     console: Console,
 ) -> int:
-    """Fill a benchmark in and print its table; give the exit code: 1 if a cell failed.
+    """Fill a benchmark in and print its table; return the exit code: 1 if a cell failed.
 
     Args:
         name: a benchmark's name, or a TOML file.
@@ -62,7 +62,7 @@ def bench(
 
 
 def fill(lab: Lab, cells: Sequence[Cell], engine: Engine, console: Console, oracle: bool = False) -> list[str]:
-    """Run the cells that are not finished and write the tables; give a line for each cell that failed."""
+    """Run the cells that are not finished and write the tables; return a line for each cell that failed."""
     view = GridView(lab, cells)
     with view.live(console):
         run_cells(cells, lab.folder, engine)
@@ -86,7 +86,7 @@ def write_tables(lab: Lab, oracle: bool = False) -> None:
 
 
 def judge_claims(folder: Path) -> str:
-    """Judge the paper's claims by all that a lab holds, write ``claims.md`` and give its text."""
+    """Judge the paper's claims by all that a lab holds, write ``claims.md`` and return its text."""
     text = page([Results.of(lab) for lab in labs_in(folder)])
     write_text(folder / "claims.md", text)
     return text

@@ -63,7 +63,7 @@ def load_domain(
 
 
 def is_image_data(what: Any) -> bool:
-    """Tell whether something that is there names pictures, without opening any of them."""
+    """Return whether something that is there names pictures, without opening any of them."""
     return isinstance(what, (str, Path)) and Path(what).suffix not in (".npz", ".npy") and Path(what).exists()
 
 

@@ -38,7 +38,7 @@ def cached_features(
     width: int,
     progress: ProgressCallback | None = None,
 ) -> Domain:
-    """Give a domain of features in place of one of pictures.
+    """Return a domain of features in place of one of pictures.
 
     Args:
         domain: the pictures.
@@ -87,7 +87,7 @@ def _extract(
 
 
 def _locations(folder: Path) -> dict[str, tuple[Path, int]]:
-    """Where the features of each picture are: digest → (file, row)."""
+    """Return where the features of each picture are: digest → (file, row)."""
     locations = {}
     for digests in sorted(folder.glob("*.digests")):
         content = digests.read_bytes()

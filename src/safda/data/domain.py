@@ -34,13 +34,13 @@ class LazyInputs(Protocol):
     def __getitem__(self, rows: Tensor, /) -> Tensor: ...
 
     def augmented(self, rows: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
-        """Give these rows as training sees them; ``uniforms`` are uniform numbers, a line for each row."""
+        """Return these rows as training sees them; ``uniforms`` are uniform numbers, a line for each row."""
 
     def take(self, rows: Tensor) -> LazyInputs:
-        """Give these samples alone, as unread as before."""
+        """Return these samples alone, as unread as before."""
 
     def fingerprint(self) -> str:
-        """A digest of all samples."""
+        """Return a digest of all samples."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,17 @@ class Domain:
         return isinstance(self.inputs, Tensor)
 
     def blank(self) -> Tensor:
-        """Give a sample of zeros, of this domain's shape and type."""
+        """Return a sample of zeros, of this domain's shape and type."""
         return torch.zeros(tuple(self.inputs.shape[1:]), dtype=self.inputs.dtype)
 
     def batch(self, rows: Tensor, uniforms: NDArray[np.float64] | None = None) -> Tensor:
-        """Give the inputs of these rows; with ``uniforms``, as training sees them."""
+        """Return the inputs of these rows; with ``uniforms``, as training sees them."""
         if uniforms is None or isinstance(self.inputs, Tensor):
             return self.inputs[rows]
         return self.inputs.augmented(rows, uniforms)
 
     def take(self, rows: Tensor) -> Domain:
-        """Give a domain of these samples alone; what stays on disk is not read for it."""
+        """Return a domain of these samples alone; what stays on disk is not read for it."""
         inputs = self.inputs[rows] if isinstance(self.inputs, Tensor) else self.inputs.take(rows)
         labels = None if self.labels is None else self.labels[rows]
         ids = None if self.ids is None else tuple(self.ids[row] for row in rows.tolist())
@@ -93,13 +93,13 @@ class Domain:
         return replace(self, labels=None, classes=())
 
     def labelled(self, purpose: str) -> tuple[Tensor, tuple[str, ...]]:
-        """Give labels and class names, or say that there are none."""
+        """Return labels and class names, or say that there are none."""
         if self.labels is None:
             raise SafdaError(f"{self.name}: has no labels, and {purpose} needs them")
         return self.labels, self.classes
 
     def fingerprint(self) -> str:
-        """A digest of inputs and labels, to tell whether data have changed since a run began."""
+        """Return a digest of inputs and labels, to tell whether data have changed since a run began."""
         if isinstance(self.inputs, Tensor):
             digest = hashlib.sha256(str((tuple(self.inputs.shape), self.classes)).encode())
             digest.update(_bytes(self.inputs))

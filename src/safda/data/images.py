@@ -69,7 +69,7 @@ class Transform:
         return f"{self.side}-{self.short}-{self.interpolation}{'-squash' if self.squash else ''}"
 
     def resized_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Give width and height of a picture after the first stage."""
+        """Return width and height of a picture after the first stage."""
         short, (least, most) = self.short, sorted(size)
         if self.squash:
             return short, short
@@ -110,19 +110,19 @@ class ImageFiles:
         return len(self.files)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Give the centres of these pictures."""
+        """Return the center crops of these pictures, n×3×side×side."""
         return self._batch(rows, None)
 
     def augmented(self, rows: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
-        """Give a random part of each of these pictures."""
+        """Return a random resized crop of each of these pictures."""
         return self._batch(rows, uniforms)
 
     def with_transform(self, transform: Transform, cache: Path | None = None) -> ImageFiles:
-        """Give the same pictures for a network that wants them so."""
+        """Return the same pictures with another transform."""
         return replace(self, transform=transform, cache=cache)
 
     def take(self, rows: Tensor) -> ImageFiles:
-        """Give these pictures alone, none of them decoded."""
+        """Return these pictures alone, none of them decoded."""
         numbers = rows.tolist()
         return replace(
             self,
@@ -133,7 +133,7 @@ class ImageFiles:
         )
 
     def fingerprint(self) -> str:
-        """A digest of all contents, in order."""
+        """Return a digest of all contents, in order."""
         return hashlib.sha256("".join(self.digests).encode()).hexdigest()[:32]
 
     def _batch(self, rows: Tensor, uniforms: NDArray[np.float64] | None) -> Tensor:
@@ -195,7 +195,7 @@ def resize(image: Tensor, height: int, width: int, interpolation: str) -> Tensor
 
 @cache
 def _torchvision() -> Any:
-    """torchvision's functions, imported on first use: whoever brings features never waits for them."""
+    """Return torchvision's functions, imported on first use: whoever brings features never waits for them."""
     guard_torchvision()
     from torchvision.transforms.v2 import functional
 
@@ -203,13 +203,13 @@ def _torchvision() -> Any:
 
 
 def upright_size(image: Any) -> tuple[int, int]:
-    """Width and height once EXIF's rotation is undone."""
+    """Return width and height once EXIF's rotation is undone."""
     width, height = image.size
     return (height, width) if orientation(image) in (5, 6, 7, 8) else (width, height)
 
 
 def orientation(image: Any) -> int:
-    """EXIF's word on how a picture must be turned: 2 to 8; 1 is upright."""
+    """Return EXIF's orientation, 2 to 8; 1 is upright."""
     value = image.getexif().get(0x0112, 1)
     return value if value in range(2, 9) else 1
 
@@ -236,7 +236,7 @@ def _to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def first_line(error: BaseException) -> str:
-    """Say in a few words what a library complained of."""
+    """Return the first line of an error's message."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -249,7 +249,7 @@ def _center_crop(image: Tensor, side: int) -> Tensor:
 
 
 def _random_resized_crop(image: Tensor, transform: Transform, uniforms: NDArray[np.float64]) -> Tensor:
-    """Cut a random part, bring it to the network's size, and flip every other one."""
+    """Crop a random part, resize it to the network's input, and flip every other one."""
     top, left, height, width = random_crop_params(image.shape[1], image.shape[2], uniforms, transform.scale)
     crop = image[:, top : top + height, left : left + width]
     crop = resize(crop, transform.side, transform.side, transform.interpolation)
@@ -295,7 +295,7 @@ class DecodedStore:
         self._full = False
 
     def get(self, row: int) -> Tensor | None:
-        """Give a picture, or None if it is not there whole."""
+        """Return a picture, or None if it is not there whole."""
         checksum = os.pread(self._sums.fileno(), _SUM, row * _SUM)
         if not any(checksum):
             return None

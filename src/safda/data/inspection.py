@@ -130,7 +130,7 @@ def inspect_all(
 
 
 def _size_and_mtime(file: Path) -> list[int]:
-    """Size and time of change; nothing for what is not there."""
+    """Return size and time of change; nothing for what is not there."""
     try:
         state = file.stat()
     except OSError:

@@ -240,7 +240,7 @@ def _root(path: Path, first: str) -> Path:
 
 
 def _class_names(files: Sequence[Path], labels: list[str]) -> list[str]:
-    """Call numbered classes by the folders of their pictures, where each number has a folder of its own."""
+    """Name numbered classes by the folders of their pictures, where each number has a folder of its own."""
     folders = [_normal(file.parent.name) for file in files]
     pairs = set(zip(labels, folders, strict=True))
     if all(label.isdecimal() for label in labels) and len(pairs) == len(set(labels)) == len(set(folders)):

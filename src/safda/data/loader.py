@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 def read_ahead(
     read: Callable[[Request], Result], requests: Iterable[Request], threads: int
 ) -> Generator[Result, None, None]:
-    """Give ``read`` of everything asked for, in order, some of it before its turn has come; 0 threads: none of it.
+    """Yield ``read`` of every request, in order, some of them read before their turn has come; 0 threads: none.
 
     >>> list(read_ahead(abs, [-1, -2, -3], threads=2))
     [1, 2, 3]
@@ -57,7 +57,7 @@ def read_ahead(
 def training_batches(
     domains: Sequence[Domain], streams: Sequence[Stream], steps: range, shard: slice, threads: int | None = None
 ) -> Generator[list[tuple[Tensor, Tensor]], None, None]:
-    """Give each step's (row numbers, inputs) of each domain.
+    """Yield each step's (row numbers, inputs) of each domain.
 
     A batch is a function of the streams' seed and the step alone, down to where a picture is cropped, whatever
     the number of threads and wherever ``steps`` starts.
@@ -90,7 +90,7 @@ def training_batches(
 
 
 def evaluation_batches(domain: Domain) -> Generator[Tensor, None, None]:
-    """Give all inputs of a domain in order, as evaluation sees them, so many at once that memory stays small."""
+    """Yield all inputs of a domain in order, as evaluation sees them, so many at once that memory stays small."""
     size = max(1, min(_MOST_ROWS, _MOST_VALUES // math.prod(domain.inputs.shape[1:])))
     return read_ahead(
         domain.batch, torch.split(torch.arange(len(domain)), size), 0 if domain.in_memory else num_workers()
@@ -98,7 +98,7 @@ def evaluation_batches(domain: Domain) -> Generator[Tensor, None, None]:
 
 
 def feature_batches(domain: Domain, knob: str) -> Generator[Tensor, None, None]:
-    """Give all features of a domain in order; where its samples are not features, say which knob needs them."""
+    """Yield all features of a domain in order; where its samples are not features, say which knob needs them."""
     if len(domain.inputs.shape) != 2:
         raise SafdaError(f"{domain.name}: {knob} needs features: arrays, or pictures with network.frozen = true")
     return evaluation_batches(domain)

@@ -79,12 +79,12 @@ class MemmapRows:
         return self[rows]
 
     def take(self, rows: Tensor) -> MemmapRows:
-        """Give these samples alone; nothing is read."""
+        """Return these samples alone; nothing is read."""
         asked = rows.numpy()
         return MemmapRows(self._segments, self._segment_of[asked], self._rows[asked])
 
     def fingerprint(self) -> str:
-        """A digest of all samples."""
+        """Return a digest of all samples."""
         digest = hashlib.sha256(str(self.shape).encode())
         for rows in torch.split(torch.arange(len(self)), _CHUNK):
             digest.update(self[rows].numpy().data)

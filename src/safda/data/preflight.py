@@ -111,12 +111,12 @@ class Preflight:
     scales: ScaleReport | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
 def preflight(source: Domain, target: Domain, batch: int) -> Preflight:
-    """Look at both domains.
+    """Compare both domains before any training.
 
     Args:
         source: the labelled domain.
@@ -187,7 +187,7 @@ def _ratio(source: float, target: float) -> float | None:
 
 
 def _contents(domain: Domain, rows: RowStatistics | None) -> tuple[NDArray[np.int64], NDArray[np.bytes_]]:
-    """Give row numbers, and digests of what is there; zeros are equal without being copies."""
+    """Return row numbers, and digests of what is there; zeros are equal without being copies."""
     if rows is not None:
         there = np.setdiff1d(np.arange(len(domain)), rows.empty)
         return there, rows.digests[there]
@@ -196,7 +196,7 @@ def _contents(domain: Domain, rows: RowStatistics | None) -> tuple[NDArray[np.in
 
 
 def _duplicate_groups(rows: NDArray[np.int64], contents: NDArray[np.bytes_]) -> list[list[int]]:
-    """Give groups of rows of equal content."""
+    """Return groups of rows of equal content."""
     _, groups_of, counts = np.unique(contents, return_inverse=True, return_counts=True)
     groups: dict[int, list[int]] = defaultdict(list)
     for at in np.flatnonzero(counts[groups_of] > 1).tolist():
@@ -234,7 +234,7 @@ def _things(report: DomainReport) -> str:
 
 
 def _about_scales(name: str, ours: FeatureReport, theirs: FeatureReport, scales: ScaleReport) -> list[str]:
-    """Say in one line what is on another scale, since one cause is often behind it all."""
+    """Warn in one line of what is on another scale, since one cause is often behind it all."""
     parts = []
     if _beyond(scales.length, _LENGTH_FACTOR):
         parts.append(f"the mean length of a row is {theirs.length:.3g}, the source's is {ours.length:.3g}")
@@ -252,7 +252,7 @@ def _beyond(ratio: float | None, factor: float) -> bool:
 
 
 def _about_columns(name: str, own: FeatureReport, other: FeatureReport) -> list[str]:
-    """Name the columns that this domain alone does not use."""
+    """Warn of columns that this domain alone does not use."""
     idle, width = sorted(set(own.constant) - set(other.constant)), math.prod(own.shape)
     if len(idle) <= _IDLE_COLUMNS * width:
         return []

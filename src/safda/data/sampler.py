@@ -22,7 +22,7 @@ class Stream:
         self._epochs: dict[int, Tensor] = {}
 
     def rows(self, step: int) -> Tensor:
-        """Give the row numbers of one step's batch."""
+        """Return the row numbers of one step's batch."""
         start, stop = step * self.batch, (step + 1) * self.batch
         parts = []
         while start < stop:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """Give the folder of all caches: ``$SAFDA_CACHE``, or ``safda`` in the user's cache folder."""
+    """Return the folder of all caches: ``$SAFDA_CACHE``, or ``safda`` in the user's cache folder."""
     own = os.environ.get("SAFDA_CACHE")
     if own:
         return Path(own)
@@ -15,6 +15,6 @@ def cache_dir() -> Path:
 
 
 def num_workers() -> int:
-    """How many threads read and decode: one for each core, shared among the processes that torchrun started here."""
+    """Return how many threads read and decode: one for each core, shared among the processes of torchrun."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

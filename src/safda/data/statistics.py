@@ -41,7 +41,7 @@ class RowStatistics:
 
 
 def row_statistics(domain: Domain) -> RowStatistics:
-    """Look at all rows of a domain once; samples of more than one dimension are taken as rows.
+    """Compute statistics of a domain's rows in one pass; samples of more than one dimension are taken as rows.
 
     >>> rows = row_statistics(Domain("d", torch.tensor([[3.0, 4.0, 0.0], [0.0, 4.0, 3.0], [0.0, 0.0, 0.0]])))
     >>> round(rows.length, 3), rows.empty.tolist(), rows.constant.tolist()
@@ -82,5 +82,5 @@ def _digest(row: NDArray[np.float32]) -> bytes:
 
 
 def _overall_std(means: Tensor, variances: Tensor) -> float:
-    """Give the standard deviation of all values, from the moments of each column."""
+    """Return the standard deviation of all values, from the moments of each column."""
     return math.sqrt(float(variances.mean() + means.var(correction=0)))

@@ -58,7 +58,7 @@ class Backbone(nn.Module):
         self.register_buffer("std", torch.tensor(std))
 
     def freeze(self, frozen: bool = True) -> None:
-        """Let it learn nothing from now on, or all."""
+        """Freeze its weights, or let them learn again."""
         self.frozen = frozen
         self.network.requires_grad_(not frozen)
 
@@ -139,7 +139,7 @@ class ImageConfig(NamedTuple):
 
 
 def image_config(name: str, given: nn.Module | None = None) -> ImageConfig:
-    """Tell what pictures a backbone was made for, by its own configuration.
+    """Return what pictures a backbone was made for, by its own configuration.
 
     >>> picture_config("small-cnn").side
     32
@@ -162,7 +162,7 @@ def image_config(name: str, given: nn.Module | None = None) -> ImageConfig:
 
 
 def full_name(network: Network) -> str:
-    """Name a backbone with the tag of its weights, as timm completes it.
+    """Return a backbone's name with the tag of its weights, as timm completes it.
 
     >>> from safda.recipe import Network
     >>> full_name(Network(backbone="tf_efficientnet_lite0")), full_name(Network())

@@ -72,7 +72,7 @@ class Bottleneck(nn.Module):
 
 
 def unit_moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Give mean and variance of each dimension, over features made of length one, in double precision.
+    """Return mean and variance of each dimension, over features made of length one, in double precision.
 
     >>> mean, variance = unit_moments([torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0], [0.0, 3.0], [4.0, 0.0]])])
     >>> mean.tolist(), variance.tolist()

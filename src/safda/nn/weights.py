@@ -50,7 +50,7 @@ def load_backbone(network: nn.Module, path: Path, head: tuple[str, ...]) -> None
 
 
 def hub_file(name: str, repository: str | None) -> Path:
-    """Give timm's weights of a model as a file: from the hub's cache, or downloaded there.
+    """Return timm's weights of a model as a file: from the hub's cache, or downloaded there.
 
     The hub's own client would try again and again for a minute where there is no connection; so ask once first.
 
@@ -78,7 +78,7 @@ def hub_file(name: str, repository: str | None) -> Path:
 
 
 def digest_of(network: nn.Module) -> str:
-    """A digest of a network's kind and weights."""
+    """Return a digest of a network's kind and weights."""
     digest = hashlib.sha256(type(network).__qualname__.encode())
     for name, value in network.state_dict().items():
         digest.update(f"{name} {tuple(value.shape)}".encode())

@@ -71,7 +71,7 @@ def _some_rows(count: int) -> torch.Tensor:
 
 @torch.inference_mode()
 def mixing_weights(adapted: Adapted, domain: Domain) -> NDArray[np.float32]:
-    """Give η of one random pairing of a domain's samples; empty for a model without SAF."""
+    """Return η of one random pairing of a domain's samples; empty for a model without SAF."""
     model = adapted.model
     if model.saf is None:
         return np.empty(0, dtype=np.float32)

@@ -137,7 +137,7 @@ class RunFolder:
             file.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Give all metrics so far; a line that a kill cut short is left out."""
+        """Return all metrics so far; a line that a kill cut short is left out."""
         lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
@@ -206,7 +206,7 @@ def _require_room(path: Path, size: int) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Say what a run ran on."""
+    """Return what a run ran on: versions, threads, git state."""
     import torch
 
     packages = ("safda", "torch", "torchvision", "timm", "accelerate", "numpy", "scikit-learn", "safetensors")
