@@ -39,7 +39,7 @@ from torch import Tensor, nn
 import safda
 from benchmarks.step import products
 from safda.bench.cells import limited
-from safda.networks import Dropout
+from safda.nn.heads import Dropout
 from safda.recipe import Recipe, preset
 
 ROWS, FEATURES, CLASSES, BATCH, WARM_UP = 1000, 2048, 31, 32, 10

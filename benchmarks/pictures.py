@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from safda.data import Domain, Stream, load_domain
-from safda.data.feed import training_batches
-from safda.data.pictures import Pictures, Transform
-from safda.networks import Backbone, guard_torchvision
+from safda.data.images import ImageFiles, Transform
+from safda.data.loader import training_batches
+from safda.nn.backbones import Backbone
+from safda.nn.vision import guard_torchvision
 
 BATCH = 32
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -50,8 +51,10 @@ def main() -> None:
 def compare(path: Path, cache: Path, rounds: int, pictures: int) -> dict[str, dict[str, float]]:
     """Measure all pipelines in turns; ratios are to the ordinary one."""
     domain = load_domain(path)
-    assert isinstance(domain.inputs, Pictures)
-    plain, cached = (Domain(domain.name, domain.inputs.at(Transform(224), place)) for place in (None, cache))
+    assert isinstance(domain.inputs, ImageFiles)
+    plain, cached = (
+        Domain(domain.name, domain.inputs.with_transform(Transform(224), place)) for place in (None, cache)
+    )
     for _ in ours(cached, len(domain)):
         pass  # fills the cache
     pipelines: dict[str, Callable[[], Iterable[Tensor]]] = {
@@ -111,7 +114,7 @@ def differences(path: Path, domain: Domain, every: int = 16) -> list[float]:
     from torchvision.transforms import v2
 
     dataset = folder(path, [v2.Resize(256), v2.CenterCrop(224)])
-    assert isinstance(domain.inputs, Pictures)
+    assert isinstance(domain.inputs, ImageFiles)
     assert [Path(file) for file, _ in dataset.samples] == list(domain.inputs.files)
     std = torch.tensor(STD).view(3, 1, 1)
     normalise = Backbone(torch.nn.Identity(), MEAN, STD, frozen=True)

@@ -21,9 +21,9 @@ from torch import nn
 
 from safda.data import Domain
 from safda.model import AdaptationModel
-from safda.networks import Dropout
+from safda.nn.heads import Dropout
 from safda.recipe import Recipe
-from safda.training import make_accelerator, train
+from safda.training.loop import make_accelerator, train
 
 FEATURES, WIDTH, CLASSES, SAF_WIDTH, BATCH, SAMPLES = 2048, 1024, 31, 384, 32, 4000
 

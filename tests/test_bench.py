@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 
-from safda import selection
 from safda.bench import cells as cells_module
 from safda.bench import claims as claims_module
 from safda.bench import render
@@ -29,8 +28,9 @@ from safda.bench.run import fill, write_tables
 from safda.bench.view import GridView
 from safda.cli import main
 from safda.errors import SafdaError
+from safda.evaluation import scores
+from safda.io import write_table
 from safda.recipe import preset
-from safda.tables import write_table
 from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
 
@@ -152,8 +152,7 @@ def test_a_grid_is_filled_in_once_and_grows(data, tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError("a finished cell was run again")
 
-    monkeypatch.setattr(cells_module, "start", never)
-    monkeypatch.setattr(cells_module, "resume", never)
+    monkeypatch.setattr(cells_module, "completed", never)
     again = lab_of(data, tmp_path / "lab", seeds=1)
     run_cells(again.cells(), again.folder, Engine())
     assert accuracies(again) == before  # what was run with two seeds stays in the table
@@ -285,7 +284,7 @@ def test_the_oracle_shows_only_when_asked_and_the_choice_does_not_look_at_labels
 def test_a_lab_from_before_a_score_was_there_is_still_read(data, tmp_path, monkeypatch):
     lab = lab_of(data, tmp_path / "lab", seeds=1)
     run_cells(lab.cells(), lab.folder, Engine())
-    monkeypatch.setitem(selection.SCORES, "newest", lambda probabilities: 0.5)
+    monkeypatch.setitem(scores.SCORES, "newest", lambda probabilities: 0.5)
     write_tables(lab)
     lines = [line for line in csv.DictReader((lab.tables / "results.csv").open()) if line["kind"] == "ours"]
     assert {line["score/newest"] for line in lines} == {""}

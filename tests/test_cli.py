@@ -214,7 +214,7 @@ def test_a_folder_that_takes_nothing_and_a_missing_pyarrow_are_found_out_before_
     import os
     import sys
 
-    from safda.tables import require_table
+    from safda.io import require_table
 
     require_table(tmp_path / "p.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)

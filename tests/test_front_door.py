@@ -20,13 +20,14 @@ from safda import SAFClassifier
 from safda.api import default_recipe, resume
 from safda.cli import main
 from safda.data import load_domain
-from safda.data.pictures import Transform, decoded
+from safda.data.images import Transform, decode
 from safda.errors import Interrupted, SafdaError, SafdaWarning
-from safda.features import for_network, frozen_features
-from safda.networks import Backbone, check_backbone, full_name, guard_torchvision, make_backbone
+from safda.extraction import for_network, frozen_features
+from safda.nn.backbones import Backbone, check_backbone, full_name, make_backbone
+from safda.nn.vision import guard_torchvision
 from safda.recipe import Network, preset
-from safda.runs import RunFolder
-from safda.training import weights_of
+from safda.training.checkpoint import RunFolder
+from safda.training.loop import weights_of
 from tests.conftest import TINY
 from tests.test_pictures import content, folder, write
 from tests.test_training import Killed, killed_at
@@ -172,7 +173,7 @@ def test_pictures_are_cut_as_timm_cuts_them(tmp_path, transform, options):
     usual = timm.data.create_transform((3, 224, 224), mean=(0.0,) * 3, std=(1.0,) * 3, **options)
     ours = for_network(load_domain(tmp_path / "d"), transform).batch(torch.tensor([0]))[0]
     assert (ours / 255 - usual(Image.open(file))).abs().mean() < 0.004
-    assert decoded(file, transform).shape[1] == transform.short
+    assert decode(file, transform).shape[1] == transform.short
 
 
 # --------------------------------------------------------------------------------------------------- fine-tuning

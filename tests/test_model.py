@@ -10,7 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from safda.model import AdaptationModel
-from safda.networks import Bottleneck, Centred, Dropout, SynchronisedBatchNorm, make_backbone, synchronise_batch_norm
+from safda.nn.backbones import make_backbone
+from safda.nn.heads import Bottleneck, Centred, Dropout
+from safda.nn.norm import SynchronisedBatchNorm, synchronise_batch_norm
 from safda.recipe import Network, Recipe
 from safda.schedules import ramp
 

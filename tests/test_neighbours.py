@@ -86,7 +86,7 @@ def test_labels_are_those_of_label_spreading_in_closed_form(source, target):
 
 
 def test_the_search_tells_how_far_it_is(source, target, monkeypatch):
-    monkeypatch.setattr("safda.data.feed._MOST_ROWS", 25)
+    monkeypatch.setattr("safda.data.loader._MOST_ROWS", 25)
     told = []
     target_links(source, target, 0.1, 0.2, lambda done, of: told.append((done, of)))
     assert told == [(done, 200) for done in (25, 40, 65, 80, 105, 130, 140, 165, 190, 200)]

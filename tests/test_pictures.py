@@ -15,11 +15,11 @@ from PIL import Image
 
 import safda
 from safda.data import load_domain
+from safda.data.images import Transform, decode
 from safda.data.inspection import inspect
-from safda.data.pictures import Transform, decoded
 from safda.data.preflight import preflight
 from safda.errors import SafdaError
-from safda.features import for_network
+from safda.extraction import for_network
 from tests.conftest import TINY
 
 COLOURS = {"ant": (200, 30, 30), "bee": (30, 200, 30), "cat": (30, 30, 200)}
@@ -263,7 +263,7 @@ def test_the_zoo_what_can_be_read_is_read_right(tmp_path, name):
     assert found.problem == ""
     assert found.traits == traits
     assert found.size == (wanted.shape[1], wanted.shape[0])
-    pixels = decoded(file, Transform(min(found.size), crop=1)).permute(1, 2, 0).numpy().astype(int)
+    pixels = decode(file, Transform(min(found.size), crop=1)).permute(1, 2, 0).numpy().astype(int)
     assert pixels.shape == wanted.shape
     assert np.abs(pixels - wanted).mean() <= tolerance
 

@@ -18,14 +18,15 @@ import safda
 from safda.api import resume
 from safda.cli import main
 from safda.data import Stream, load_domain
-from safda.data.feed import read_ahead, training_batches
-from safda.data.pictures import DecodedStore, Transform, decoded, random_box
+from safda.data.images import DecodedStore, Transform, decode, random_crop_params
+from safda.data.loader import read_ahead, training_batches
 from safda.errors import SafdaError
-from safda.features import for_network
-from safda.networks import guard_torchvision, make_backbone, picture_config
+from safda.extraction import for_network
+from safda.nn.backbones import image_config, make_backbone
+from safda.nn.vision import guard_torchvision
 from safda.recipe import Network
-from safda.runs import RunFolder
-from safda.training import weights_of
+from safda.training.checkpoint import RunFolder
+from safda.training.loop import weights_of
 from tests.conftest import TINY
 from tests.test_pictures import COLOURS, content, folder, noise, write
 from tests.test_training import Killed, killed_at
@@ -94,7 +95,7 @@ def test_crops_are_spread_as_torchvisions():
 
     rng = np.random.default_rng(0)
     for height, width, scale in ((256, 256, 0.08), (256, 700, 0.08), (256, 300, 0.5)):
-        ours = np.array([random_box(height, width, rng.random(41), scale) for _ in range(3000)])
+        ours = np.array([random_crop_params(height, width, rng.random(41), scale) for _ in range(3000)])
         theirs = np.array(
             [
                 RandomResizedCrop.get_params(torch.empty(3, height, width), (scale, 1.0), (3 / 4, 4 / 3))
@@ -123,7 +124,7 @@ def test_inputs_are_what_torchvision_makes_of_the_file(tmp_path):
 
 def test_a_strip_does_not_fill_the_memory(tmp_path):
     file = write(tmp_path / "d" / "strip.png", content(Image.new("RGB", (6000, 2), "red")))
-    assert decoded(file, Transform(224)).shape == (3, 1, 1024)
+    assert decode(file, Transform(224)).shape == (3, 1, 1024)
     domain = for_network(load_domain(tmp_path / "d"), Transform(32))
     assert domain.batch(torch.tensor([0]), np.full((1, 41), 0.3)).shape == (1, 3, 32, 32)
 
@@ -151,11 +152,11 @@ def test_resume_refuses_pictures_that_have_changed(both, tmp_path):
 
 def test_neither_readers_nor_the_cache_of_decoded_pictures_change_a_run(both, tmp_path, monkeypatch):
     fit(both, tmp_path / "plain")
-    monkeypatch.setattr("safda.data.feed.readers", lambda: 3)
+    monkeypatch.setattr("safda.data.loader.num_workers", lambda: 3)
     fit(both, tmp_path / "threads")
     for name in ("filling", "filled"):
         fit(both, tmp_path / name, cache_decoded=True)
-        monkeypatch.setattr("safda.data.pictures.decoded", lambda *_: pytest.fail("decoded again"))
+        monkeypatch.setattr("safda.data.images.decode", lambda *_: pytest.fail("decoded again"))
     for name in ("threads", "filling", "filled"):
         assert weights(tmp_path / name) == weights(tmp_path / "plain")
 
@@ -251,12 +252,12 @@ def test_features_as_a_file_are_read_again_as_they_are(both, tmp_path, capsys):
 
 
 def test_a_file_of_features_equals_what_is_in_the_cache_however_it_is_read(tmp_path, monkeypatch):
-    from safda.data import feed
+    from safda.data import loader
     from safda.data.arrays import from_npy, to_npz
 
     rows = np.random.default_rng(0).normal(size=(70, 5)).astype(np.float32)
     np.save(tmp_path / "x.npy", rows)
-    monkeypatch.setattr(feed, "_MOST_ROWS", 16)  # written in several parts
+    monkeypatch.setattr(loader, "_MOST_ROWS", 16)  # written in several parts
     to_npz(tmp_path / "x.npz", from_npy(tmp_path / "x.npy"))
     np.testing.assert_array_equal(load_domain(tmp_path / "x.npz").inputs.numpy(), rows)
 
@@ -281,7 +282,7 @@ def test_where_features_go_is_looked_at_before_the_work(both, tmp_path, capsys, 
 
 
 def test_an_interrupted_extraction_goes_on_where_it_was(tmp_path, monkeypatch):
-    from safda.data import features as cache
+    from safda.data import cache
 
     root = folder(tmp_path / "d", per_class=5)
     domain = for_network(load_domain(root), Transform(32))
@@ -296,7 +297,7 @@ def test_an_interrupted_extraction_goes_on_where_it_was(tmp_path, monkeypatch):
 
     with pytest.raises(Killed):
         cache.cached_features(domain, lambda p: extract(p, 2), "test-interrupted", 3)
-    (rows,) = (cache.cache_folder() / "features" / "test-interrupted-32-36-bilinear-3").glob("*.rows")
+    (rows,) = (cache.cache_dir() / "features" / "test-interrupted-32-36-bilinear-3").glob("*.rows")
     with rows.open("ab") as file:
         file.write(b"half a row")  # as a kill between rows and digests leaves it
     seen.clear()
@@ -347,11 +348,11 @@ def test_pictures_in_memory_can_be_frozen_too():
 
 def test_a_timm_backbone_brings_its_own_size_mean_and_std():
     imagenet = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    assert picture_config("resnet50.tv_in1k") == (224, 0.875, "bilinear", False, *imagenet)
-    assert picture_config("resnet50") == (224, 0.95, "bicubic", False, *imagenet)  # which timm takes for a1_in1k
-    assert picture_config("tf_efficientnet_lite0") == (224, 0.875, "bicubic", False, (0.5,) * 3, (0.5,) * 3)
-    assert picture_config("vit_small_patch14_dinov2").side == 518
-    assert picture_config("coat_lite_medium_384").squash
+    assert image_config("resnet50.tv_in1k") == (224, 0.875, "bilinear", False, *imagenet)
+    assert image_config("resnet50") == (224, 0.95, "bicubic", False, *imagenet)  # which timm takes for a1_in1k
+    assert image_config("tf_efficientnet_lite0") == (224, 0.875, "bicubic", False, (0.5,) * 3, (0.5,) * 3)
+    assert image_config("vit_small_patch14_dinov2").side == 518
+    assert image_config("coat_lite_medium_384").squash
 
 
 def test_a_whole_batch_is_normalised_as_torchvision_does_it():
@@ -508,11 +509,11 @@ def test_a_run_on_pictures_named_one_by_one_can_be_resumed(both, tmp_path):
 def test_counting_is_shown_in_a_terminal_and_nowhere_else():
     from rich.console import Console
 
-    from safda.view import CountView, TrainingView
+    from safda.view import ProgressView, TrainingView
 
     for terminal in (True, False):
         console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
-        with CountView("opening pictures", console) as count:
+        with ProgressView("opening pictures", console) as count:
             count(3, 10)
         assert ("3/10" in console.file.getvalue()) == terminal
     console = Console(file=io.StringIO(), force_terminal=True, width=100)

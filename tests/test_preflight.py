@@ -11,7 +11,7 @@ import torch
 from safda.cli import main
 from safda.data import load_domain
 from safda.data.preflight import preflight
-from safda.data.rows import scan
+from safda.data.statistics import row_statistics
 from tests.conftest import blobs
 
 
@@ -24,16 +24,16 @@ def look(source, target):
 
 
 def test_one_pass_gives_what_numpy_gives_of_the_whole(tmp_path, monkeypatch):
-    from safda.data import feed
+    from safda.data import loader
 
     values = rows(count=70)
     values[:, 3], values[5], values[values < -2] = 4.1, 0, 0
     values[9, 7] = -0.0
     np.save(tmp_path / "x.npy", values)
-    monkeypatch.setattr(feed, "_MOST_ROWS", 16)
+    monkeypatch.setattr(loader, "_MOST_ROWS", 16)
     exact = values.astype(np.float64)
     for domain in (load_domain(values), load_domain(tmp_path / "x.npy")):
-        found = scan(domain)
+        found = row_statistics(domain)
         assert found.length == pytest.approx(np.linalg.norm(exact, axis=1).mean())
         assert found.std == pytest.approx(exact.std())
         assert found.zeros == (exact == 0).mean()
@@ -44,7 +44,7 @@ def test_one_pass_gives_what_numpy_gives_of_the_whole(tmp_path, monkeypatch):
 
 def test_what_hardly_changes_keeps_its_digits():
     values = (1e4 + 1e-2 * np.random.default_rng(0).normal(size=(5000, 3))).astype(np.float32)
-    np.testing.assert_allclose(scan(load_domain(values)).columns, values.astype(np.float64).std(0), rtol=1e-9)
+    np.testing.assert_allclose(row_statistics(load_domain(values)).columns, values.astype(np.float64).std(0), rtol=1e-9)
 
 
 def test_healthy_arrays_are_passed_over_in_silence():
@@ -145,7 +145,7 @@ def test_the_doctor_does_not_fill_the_memory(tmp_path):
     values[:] = np.arange(40_000)[:, None]
     del values
     domain = load_domain(tmp_path / "x.npy")
-    scan(load_domain(rows()))  # whatever is loaded on first use
+    row_statistics(load_domain(rows()))  # whatever is loaded on first use
 
     def resident():
         with open("/proc/self/statm") as file:
@@ -161,5 +161,5 @@ def test_the_doctor_does_not_fill_the_memory(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "double", watched)
-        scan(domain)
+        row_statistics(domain)
     assert most - before < 50_000_000

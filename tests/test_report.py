@@ -12,8 +12,8 @@ from safda.bench.engines import Engine
 from safda.bench.lab import open_lab
 from safda.bench.run import fill
 from safda.data import load_domain
-from safda.data.pictures import Transform
-from safda.features import for_network
+from safda.data.images import Transform
+from safda.extraction import for_network
 from safda.report.pictures import adaptation_picture, mixing_weights
 from tests.conftest import TINY, blobs
 from tests.test_bench import quiet

@@ -17,7 +17,8 @@ from sklearn.neighbors import KernelDensity
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from safda import SAFClassifier, selection
+from safda import SAFClassifier
+from safda.evaluation import scores
 from tests.conftest import blobs
 
 with sklearn.config_context():  # importing skada turns metadata routing on for good; other tests are to go without
@@ -185,7 +186,7 @@ def test_prediction_entropy_is_ours_in_other_units(data, make):
     for score, estimator, rows in validated(make(), data, PredictionEntropyScorer()):
         probabilities = torch.from_numpy(estimator.predict_proba(X[rows[domain[rows] < 0]]))
         nats = -score * 3  # skada's mean is over samples and classes
-        assert 1 - nats / math.log(3) == pytest.approx(selection.entropy(probabilities), abs=1e-5)
+        assert 1 - nats / math.log(3) == pytest.approx(scores.entropy(probabilities), abs=1e-5)
 
 
 @pytest.mark.parametrize("make", [piped, small])
@@ -193,7 +194,7 @@ def test_soft_neighbourhood_density_is_ours_in_other_units(data, make):
     X, _, domain, _ = data
     for score, estimator, rows in validated(make(), data, SoftNeighborhoodDensity()):
         probabilities = torch.from_numpy(estimator.predict_proba(X[rows[domain[rows] < 0]]))
-        assert score / math.log(len(probabilities) - 1) == pytest.approx(selection.density(probabilities), abs=1e-5)
+        assert score / math.log(len(probabilities) - 1) == pytest.approx(scores.density(probabilities), abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from safda import theory
+from safda.evaluation import theory
 
 
 def literal_margin_loss(p, y, threshold):

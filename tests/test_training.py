@@ -16,12 +16,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import safda
-from safda import runs, saf
+from safda import saf
 from safda.api import resume
 from safda.data import load_domain, mixed_seed
 from safda.errors import SafdaError
-from safda.runs import RunFolder
-from safda.training import _STEP_DRAWS
+from safda.training import checkpoint
+from safda.training.checkpoint import RunFolder
+from safda.training.loop import _STEP_DRAWS
 from tests.conftest import TINY, blobs
 
 STEPS = 24
@@ -316,7 +317,7 @@ def test_weights_that_are_not_finite_are_never_saved(files, tmp_path, monkeypatc
 
 
 def test_a_full_disk_is_found_before_training_and_nothing_is_left(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 5))
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 5))
     with pytest.raises(SafdaError, match=r"needs .* MB and the disk has 0\.0 MB free"):
         fit(files, tmp_path / "run", watch=lambda *_: pytest.fail("it trained"))
     assert not (tmp_path / "run").exists()
@@ -329,14 +330,14 @@ def test_an_unwritable_folder_is_found_before_training(files, tmp_path):
 
 
 def test_a_disk_that_fills_up_later_leaves_the_last_good_checkpoint(files, tmp_path, monkeypatch):
-    plain = runs.write_bytes
+    plain = checkpoint.write_bytes
 
     def full(path, content):
         if "step-00000015" in str(path):
             raise OSError(28, "No space left on device")
         plain(path, content)
 
-    monkeypatch.setattr(runs, "write_bytes", full)
+    monkeypatch.setattr(checkpoint, "write_bytes", full)
     with pytest.raises(SafdaError, match="No space left on device"):
         fit(files, tmp_path / "run")
     monkeypatch.undo()
@@ -393,7 +394,7 @@ def test_two_processes_give_what_one_gives(files, tmp_path, monkeypatch):
 def test_a_batch_that_cannot_be_shared_is_refused():
     from types import SimpleNamespace
 
-    from safda.training import _share
+    from safda.training.loop import _share
 
     with pytest.raises(SafdaError, match="make it a multiple of 3"):
         _share(32, SimpleNamespace(num_processes=3, process_index=0))

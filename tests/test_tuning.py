@@ -11,8 +11,8 @@ import torch
 from safda.cli import main
 from safda.data import load_domain
 from safda.errors import SafdaError
+from safda.evaluation.scores import density, entropy, information
 from safda.recipe import Recipe, load_recipe, walk
-from safda.selection import density, entropy, information
 from safda.tuning import tune
 from tests.conftest import TINY, blobs
 
@@ -23,10 +23,10 @@ RECIPE = Recipe().override({**TINY, "steps": 5})
 def test_a_search_stays_in_the_declared_ranges_and_goes_on(files, tmp_path, capsys):
     domains = [load_domain(file) for file in files]
     lines = []
-    tune(*domains, RECIPE, tmp_path, trials=2, told=lines.append, cpu=True)
-    best = tune(*domains, RECIPE, tmp_path, trials=3, told=lines.append, cpu=True)
+    tune(*domains, RECIPE, tmp_path, trials=2, log=lines.append, cpu=True)
+    best = tune(*domains, RECIPE, tmp_path, trials=3, log=lines.append, cpu=True)
     assert [line.split(":")[0] for line in lines] == ["trial 0", "trial 1", "trial 2"]
-    assert tune(*domains, RECIPE, tmp_path, trials=3, told=lines.append, cpu=True) == best
+    assert tune(*domains, RECIPE, tmp_path, trials=3, log=lines.append, cpu=True) == best
     assert len(lines) == 3
     assert load_recipe(tmp_path / "best.toml") == best
     searched = {path: (knob.search, value) for path, knob, value in walk(best) if knob.search}
@@ -82,5 +82,5 @@ def test_density_is_the_same_in_parts_as_at_once(monkeypatch):
     similar = torch.nn.functional.normalize(predictions, dim=1)
     similar = (similar @ similar.T / 0.05)[~torch.eye(50, dtype=torch.bool)].view(50, 49).log_softmax(1)
     expected = -(similar.exp() * similar).sum(1).mean() / np.log(49)
-    monkeypatch.setattr("safda.selection._ROWS", 7)
+    monkeypatch.setattr("safda.evaluation.scores._ROWS", 7)
     assert density(predictions) == pytest.approx(float(expected), abs=1e-5)

@@ -11,9 +11,9 @@ from rich.console import Console
 from sklearn.metrics import cohen_kappa_score
 
 import safda
-from safda.adapted import Predictions
+from safda.classifier import Predictions
 from safda.data import Domain, load_domain
-from safda.verdict import neighbour_structure, summarise
+from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.view import summary_table
 
 CLASSES = ("ant", "bee", "cat", "dog")

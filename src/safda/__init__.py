@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from safda.adapted import Adapted
     from safda.api import fit, resume
+    from safda.classifier import Adapted
     from safda.errors import SafdaError
     from safda.estimator import SAFClassifier
     from safda.recipe import Recipe, preset
@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "SAF": "safda.saf",
-    "Adapted": "safda.adapted",
+    "Adapted": "safda.classifier",
     "Recipe": "safda.recipe",
     "SAFClassifier": "safda.estimator",
     "SafdaError": "safda.errors",
@@ -41,5 +41,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Name what can be imported, whether it has been or not."""
+    """Return the names that can be imported, whether they have been or not."""
     return sorted({*globals(), *__all__})

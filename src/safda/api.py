@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -13,23 +14,24 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from safda.adapted import Adapted, check_shape, transform_of
+from safda.classifier import Adapted, check_shape, transform_of
 from safda.data import EMBEDDED, Domain, load_domain
-from safda.data.feed import Count, evaluation_batches, feature_batches
-from safda.data.pictures import Pictures
+from safda.data.images import ImageFiles
+from safda.data.loader import ProgressCallback, evaluation_batches, feature_batches
 from safda.errors import Interrupted, SafdaError
-from safda.features import for_network, frozen_features, picture_transform
+from safda.evaluation.verdict import neighbour_structure, summarise
+from safda.extraction import for_network, frozen_features, image_transform
 from safda.model import AdaptationModel
 from safda.neighbours import Neighbourhood
-from safda.networks import Backbone, Centred, check_backbone, full_name, moments
+from safda.nn.backbones import Backbone, check_backbone, full_name
+from safda.nn.heads import Centred, moments
+from safda.nn.weights import digest_of
 from safda.recipe import Recipe, load_recipe, preset
-from safda.runs import RunFolder
-from safda.training import Watch, load_weights, make_accelerator, size_of, train
-from safda.verdict import neighbour_structure, summarise
-from safda.weights import digest_of
+from safda.training.checkpoint import RunFolder
+from safda.training.loop import Watch, load_weights, make_accelerator, size_of, train
 
-#: Told (done, of how many, of what) while a run is made ready, and while it is compared with source only.
-Progress = Callable[[int, int, str], None]
+#: Called with (done, total, what is done) while a run is made ready, and while it is compared with source only.
+StageProgress = Callable[[int, int, str], None]
 
 _FIRST_STAGE = "frozen"  # the folder of fine-tuning's first stage, within the run's
 _OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
@@ -89,7 +91,7 @@ def fit(
 
 
 def default_recipe(source: str) -> Recipe:
-    """Give the recipe for a source of this name that comes without one: the same for arrays and for pictures."""
+    """Return the recipe for a source of this name that comes without one: the same for arrays and for pictures."""
     return preset("digits" if source in EMBEDDED else "default")
 
 
@@ -123,14 +125,14 @@ def start(
     *,
     backbone: nn.Module | None = None,
     cache_decoded: bool = False,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
     verdict: bool = False,
 ) -> Adapted:
     """Begin a run: check the domains, make the folder and the model, train.
 
     Args:
         source, target, recipe, out, watch, cpu, trackers, backbone, cache_decoded: as in :func:`fit`.
-        progress: told what is made ready, and how far that is.
+        progress: called with (done, total, what) while something is made ready.
         verdict: at the end, compare with a source-only classifier, and write predictions and summary.
     """
     _, classes = source.labelled("a training source")
@@ -166,7 +168,7 @@ def resume(
     trackers: tuple[str, ...] = (),
     backbone: nn.Module | None = None,
     cache_decoded: bool = False,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
     verdict: bool = False,
 ) -> Adapted:
     """Go on with a run that was stopped, from its last checkpoint, on the same data.
@@ -180,7 +182,7 @@ def resume(
         trackers: experiment trackers that accelerate knows.
         backbone: the same network again, if one was handed over.
         cache_decoded: keep decoded pictures on disk.
-        progress: told what is made ready, and how far that is.
+        progress: called with (done, total, what) while something is made ready.
         verdict: at the end, compare with a source-only classifier, and write predictions and summary.
     """
     run = RunFolder.open(path)
@@ -198,6 +200,21 @@ def resume(
     return adapted
 
 
+def completed(
+    path: Path, source: Domain, target: Domain, recipe: Recipe, watch: Watch | None = None, cpu: bool = False
+) -> Adapted:
+    """Bring a run to its end: begin it, go on with it, or find it finished."""
+    if _can_go_on(path):
+        return resume(path, watch=watch, cpu=cpu)
+    shutil.rmtree(path, ignore_errors=True)  # died while it was being made
+    return start(source, target, recipe, path, watch, cpu, ())
+
+
+def _can_go_on(path: Path) -> bool:
+    made = (path / "recipe.toml").is_file()
+    return made and (RunFolder.open(path).finished or any((path / "checkpoints").glob("step-*")))
+
+
 # --------------------------------------------------------------------------------------------------- the stages
 
 
@@ -210,7 +227,7 @@ class _Work:
         source, target: both domains, in the network's input size.
         accelerator: device, precision, processes and trackers.
         watch: called after every step.
-        progress: told what is made ready.
+        progress: called with (done, total, what) while something is made ready.
     """
 
     adapted: Adapted
@@ -218,10 +235,10 @@ class _Work:
     target: Domain
     accelerator: Accelerator
     watch: Watch | None
-    progress: Progress | None
+    progress: StageProgress | None
 
     def __post_init__(self) -> None:
-        """See both domains as a frozen backbone does, once, and on one process first."""
+        """Compute both domains' features where the backbone is frozen, once, and on one process first."""
         self._steps_before = 0  # of the stages that have ended
         model = self.adapted.model.to(self.accelerator.device)
 
@@ -365,16 +382,16 @@ class _Work:
         )
         return Adapted(model, self.adapted.classes, self.adapted.data)
 
-    def _counter(self, what: str) -> Count | None:
-        return partial(_told, self.progress, what) if self.progress else None
+    def _counter(self, what: str) -> ProgressCallback | None:
+        return partial(_report_stage, self.progress, what) if self.progress else None
 
 
-def _told(progress: Progress, what: str, done: int, of: int) -> None:
+def _report_stage(progress: StageProgress, what: str, done: int, of: int) -> None:
     progress(done, of, what)
 
 
 def _later(watch: Watch | None, steps: int) -> Watch | None:
-    """Count a later stage's steps on from those before it."""
+    """Return a callback that counts a later stage's steps on from those before it."""
     if watch is None:
         return None
 
@@ -388,8 +405,8 @@ def _later(watch: Watch | None, steps: int) -> Watch | None:
 
 
 def _describe(source: Domain, target: Domain, recipe: Recipe, backbone: nn.Module | None) -> dict[str, Any]:
-    """Tell what a run folder remembers of its data, and of what makes inputs of them."""
-    network, pictures = recipe.network, isinstance(source.inputs, Pictures)
+    """Return what a run folder remembers of its data, and of what makes inputs of them."""
+    network, pictures = recipe.network, isinstance(source.inputs, ImageFiles)
     if recipe.fine_tune.enabled and not pictures:
         raise SafdaError(f"{source.name}: there is no backbone to fine-tune; fine_tune.enabled is for picture files")
     if recipe.fine_tune.enabled and not network.frozen:
@@ -398,7 +415,7 @@ def _describe(source: Domain, target: Domain, recipe: Recipe, backbone: nn.Modul
     if pictures:
         if backbone is None:
             check_backbone(network)
-        transform = picture_transform(network, backbone)
+        transform = image_transform(network, backbone)
         source = for_network(source, transform)
         about["transform"] = asdict(transform)
         name = full_name(network) if backbone is None else type(backbone).__name__
@@ -447,4 +464,4 @@ def _first_stage(run: RunFolder) -> RunFolder:
     return RunFolder.open(path)
 
 
-__all__ = ["check_knobs", "default_recipe", "fit", "resume", "start"]
+__all__ = ["check_knobs", "completed", "default_recipe", "fit", "resume", "start"]

@@ -18,7 +18,7 @@ from safda.errors import Interrupted, SafdaError, SafdaWarning, nearest
 from safda.recipe import ADVERSARIES, PRESETS, Knob, Recipe, load_recipe, walk
 
 if TYPE_CHECKING:
-    from safda.adapted import Predictions
+    from safda.classifier import Predictions
 
 _FIT = (
     "safda fit SOURCE TARGET -o RUN [--backbone NAME] [--weights FILE] [--fine-tune] [--recipe R] [--adversary NAME] "
@@ -38,7 +38,7 @@ _SHORT = {"network.backbone": ["--backbone"], "network.weights": ["--weights"]}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; give its exit code: 0 done, 1 an error told in one line, 2 usage, 128+n stopped by signal n."""
+    """Run one command; return its exit code: 0 done, 1 an error in one line, 2 usage, 128+n stopped by signal n."""
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -102,7 +102,7 @@ def _fit(options: argparse.Namespace) -> int:
             progress=view.progress,
             verdict=True,
         )
-    return _told(options.out)
+    return _report_result(options.out)
 
 
 def _chosen_recipe(options: argparse.Namespace) -> Recipe:
@@ -130,38 +130,42 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _features(options: argparse.Namespace) -> int:
-    from safda.features import precompute
+    from safda.extraction import precompute
+    from safda.io import require_writable
     from safda.recipe import preset
-    from safda.tables import require_writable
 
     if options.out:
         require_writable(options.out, [".npz"])
     recipe = preset("default").override(_overrides(options), "command line")
-    with _counting("pictures") as count:
-        result: dict[str, Any] = precompute(options.data, recipe, count, options.out)
+    with _progress_bar("pictures") as progress:
+        result: dict[str, Any] = precompute(options.data, recipe, progress, options.out)
     if options.out:
         result["features"] = str(options.out)
     where = f"in {options.out}" if options.out else "at hand"
     skipped = f"; {result['skipped']} files were skipped" if result["skipped"] else ""
-    _say(result, f"features of {result['pictures']} pictures are {where}, {result['computed']} of them new{skipped}")
+    _print_result(
+        result, f"features of {result['pictures']} pictures are {where}, {result['computed']} of them new{skipped}"
+    )
     return 0
 
 
 def _both_domains(options: argparse.Namespace, recipe: Recipe | None = None) -> list[Any]:
     """Load source and target; before any picture is opened, make sure that a recipe's backbone can be had."""
-    from safda.data import is_pictures, load_domain
+    from safda.data import is_image_data, load_domain
 
-    if recipe is not None and is_pictures(options.source):
-        from safda.networks import check_backbone
+    if recipe is not None and is_image_data(options.source):
+        from safda.nn.backbones import check_backbone
 
         check_backbone(recipe.network)
-    with _counting("opening pictures") as count:
-        return [load_domain(what, strict=options.strict, watch=count) for what in (options.source, options.target)]
+    with _progress_bar("opening pictures") as progress:
+        return [
+            load_domain(what, strict=options.strict, progress=progress) for what in (options.source, options.target)
+        ]
 
 
 def _resume(options: argparse.Namespace) -> int:
     from safda.api import resume
-    from safda.runs import RunFolder
+    from safda.training.checkpoint import RunFolder
 
     recipe = RunFolder.open(options.out).recipe
     with _view(f"resuming {options.out}", recipe) as view:
@@ -174,12 +178,12 @@ def _resume(options: argparse.Namespace) -> int:
             progress=view.progress,
             verdict=True,
         )
-    return _told(options.out)
+    return _report_result(options.out)
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from safda.adapted import Adapted
-    from safda.tables import require_table
+    from safda.classifier import Adapted
+    from safda.io import require_table
 
     if options.out:
         require_table(options.out)
@@ -189,18 +193,18 @@ def _predict(options: argparse.Namespace) -> int:
         _show(predictions, options.probabilities)
         return 0
     predictions.write(options.out, options.probabilities)
-    count, skipped = len(predictions.ids), dict(predictions.skipped)
-    told = "".join(f"\nskipped {each}: {why}" for each, why in skipped.items())
-    _say(
-        {"predictions": str(options.out), "samples": count, "skipped": skipped},
-        f"{count} predictions in {options.out}{told}",
+    samples, skipped = len(predictions.ids), dict(predictions.skipped)
+    skipped_lines = "".join(f"\nskipped {each}: {why}" for each, why in skipped.items())
+    _print_result(
+        {"predictions": str(options.out), "samples": samples, "skipped": skipped},
+        f"{samples} predictions in {options.out}{skipped_lines}",
     )
     return 0
 
 
 def _show(predictions: Predictions, all_probabilities: bool) -> None:
     """Print predictions: a table in a terminal, lines of JSON anywhere else; what was skipped goes to the errors."""
-    from safda.tables import json_lines
+    from safda.io import json_lines
     from safda.view import predictions_table
 
     for each, why in predictions.skipped:
@@ -219,7 +223,7 @@ def _show(predictions: Predictions, all_probabilities: bool) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from safda.adapted import Adapted
+    from safda.classifier import Adapted
     from safda.view import evaluation_table
 
     result = Adapted.load(options.model).evaluate(options.data).to_dict()
@@ -274,12 +278,12 @@ def _tune(options: argparse.Namespace) -> int:
         trials=options.trials,
         score=options.score,
         storage=options.storage,
-        told=lambda line: print(line, file=sys.stderr),
+        log=lambda line: print(line, file=sys.stderr),
         cpu=options.cpu,
     )
     best = options.out / "best.toml"
     next_ = f"safda fit {options.source} {options.target} --recipe {best} -o RUN"
-    _say({"recipe": str(best)}, f"the best recipe, by {options.score}, is in {best}; next: {next_}")
+    _print_result({"recipe": str(best)}, f"the best recipe, by {options.score}, is in {best}; next: {next_}")
     return 0
 
 
@@ -288,9 +292,9 @@ def _recipe(options: argparse.Namespace) -> int:
     return 0
 
 
-def _told(run: Path) -> int:
-    """Say what came of a run and what can be done next."""
-    from safda.runs import RunFolder
+def _report_result(run: Path) -> int:
+    """Print what came of a run and what can be done next."""
+    from safda.training.checkpoint import RunFolder
     from safda.view import summary_table
 
     if not _is_first_process():
@@ -299,7 +303,7 @@ def _told(run: Path) -> int:
     summary = folder.summary or {}
     if sys.stdout.isatty():
         _console().print(summary_table(summary))
-    _say(
+    _print_result(
         {"run": str(run), **folder.metrics()[-1], "summary": summary},
         f"{summary['words']}\nadapted in {folder.recipe.all_steps} steps; predictions: {run / 'predictions.csv'}; "
         f"for other data: safda predict {run} DATA -o FILE",
@@ -322,15 +326,15 @@ def _view(title: str, recipe: Recipe) -> Any:
     return TrainingView(title, recipe.all_steps, _console())
 
 
-def _counting(title: str) -> Any:
+def _progress_bar(title: str) -> Any:
     from rich.console import Console
 
-    from safda.view import CountView
+    from safda.view import ProgressView
 
-    return CountView(title, Console(stderr=True))
+    return ProgressView(title, Console(stderr=True))
 
 
-def _say(machine: dict[str, Any], person: str) -> None:
+def _print_result(machine: dict[str, Any], person: str) -> None:
     """One sentence in a terminal, one line of JSON anywhere else."""
     print(person if sys.stdout.isatty() else json.dumps(machine, ensure_ascii=False))
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from safda.adapted import Adapted
 from safda.bench.benchmark import load_benchmark
 from safda.bench.engines import Engine
 from safda.bench.lab import Lab, open_lab
 from safda.bench.results import Results
 from safda.bench.run import fill
 from safda.bench.view import short
+from safda.classifier import Adapted
 from safda.data import load_domain
 from safda.errors import SafdaError
 from safda.report.pictures import adaptation_picture
@@ -24,7 +24,7 @@ _MORE = ("dann", "dann+saf", "cdan", "cdan+saf")
 
 
 def demo(folder: Path, seeds: int, all_methods: bool, console: Console) -> int:
-    """Train each method with each seed, print the table and draw the picture; give the exit code.
+    """Train each method with each seed, print the table and draw the picture; return the exit code.
 
     "MDD+SAF" is the preset ``digits``; "to the letter" is the same without its two departures from the paper.
     It is a small part of the benchmark ``digits``, so a demonstration that was stopped goes on where it was.

@@ -34,7 +34,7 @@ class SafdaWarning(UserWarning):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Name the known word that ``word`` was probably meant to be, as a phrase to end an error with.
+    """Return the known word that ``word`` was probably meant to be, as a phrase to end an error with.
 
     >>> nearest("marign", ["margin", "width"])
     "; did you mean 'margin'?"

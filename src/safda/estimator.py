@@ -15,13 +15,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from safda.adapted import Adapted, Predictions
 from safda.api import check_knobs, start
+from safda.classifier import Adapted, Predictions
 from safda.data import Domain
 from safda.data.arrays import first_fault
 from safda.errors import SafdaError
+from safda.io import read_json, write_json
 from safda.recipe import Recipe, load_recipe
-from safda.runs import read_json, write_json
 from safda.view import TrainingView
 
 _DOMAINS = {"sample_domain": True, "allow_source": True}
@@ -124,7 +124,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         return self
 
     def predict(self, X: ArrayLike, sample_domain: ArrayLike | None = None, allow_source: bool = True) -> NDArray[Any]:
-        """Give the most probable label of each sample."""
+        """Return the most probable label of each sample."""
         outputs = self._outputs(X)
         labels: NDArray[Any] = self.classes_[outputs.logits.argmax(1)]
         return labels
@@ -132,13 +132,13 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
     def predict_proba(
         self, X: ArrayLike, sample_domain: ArrayLike | None = None, allow_source: bool = True
     ) -> NDArray[np.float32]:
-        """Give the probability of each class, n×K."""
+        """Return the probability of each class, n×K."""
         return self._outputs(X).probabilities
 
     def decision_function(
         self, X: ArrayLike, sample_domain: ArrayLike | None = None, allow_source: bool = True
     ) -> NDArray[np.float32]:
-        """Give the logits, n×K; of two classes their difference, n."""
+        """Return the logits, n×K; of two classes their difference, n."""
         logits = self._outputs(X).logits
         difference: NDArray[np.float32] = logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
         return difference
@@ -151,11 +151,11 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         sample_domain: ArrayLike | None = None,
         allow_source: bool = True,
     ) -> float:
-        """Give the accuracy. On a target, this is an oracle's number."""
+        """Return the accuracy. On a target, this is an oracle's number."""
         return float(super().score(X, y, sample_weight=sample_weight))
 
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Give the bottleneck's features, n×width."""
+        """Return the bottleneck's features, n×width."""
         return self._outputs(X).embedding
 
     def save(self, path: str | Path) -> None:
@@ -206,7 +206,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
 
 
 def _seed(random_state: Any) -> int:
-    """Give the seed that an int is, or that a generator draws."""
+    """Return the seed that an int is, or that a generator draws."""
     if isinstance(random_state, Integral):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
@@ -224,7 +224,7 @@ def _require_finite(X: NDArray[np.float32], name: str) -> None:
 def _parted(
     X: NDArray[np.float32], y: NDArray[Any], domain: NDArray[Any]
 ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.float32]]:
-    """Part rows into source and target by skada's convention; without any target, the source stands for it."""
+    """Split rows into source and target by skada's convention; without any target, the source stands for it."""
     if domain.shape != (len(X),):
         raise ValueError(f"sample_domain must be of shape ({len(X)},), not {domain.shape}")
     target = domain < 0

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from safda.adversaries import ADVERSARIES, JointBatch, Site
-from safda.networks import Bottleneck, Centred, make_backbone, make_classifier
+from safda.nn.backbones import make_backbone
+from safda.nn.heads import Bottleneck, Centred, make_classifier
 from safda.recipe import Recipe
 from safda.saf import SAF, SAFOutput
 from safda.schedules import ramp

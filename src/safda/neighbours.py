@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from safda.data import Domain
-from safda.data.feed import Count, evaluation_batches, feature_batches
-from safda.networks import unit_moments
+from safda.data.loader import ProgressCallback as Count
+from safda.data.loader import evaluation_batches, feature_batches
+from safda.nn.heads import unit_moments
 
 _MOST_CANDIDATES = 16384  # neighbours are sought among so many, spread over a domain: the search stays linear
 _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 3, 100

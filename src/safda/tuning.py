@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from safda.bench.cells import completed
+from safda.api import completed
 from safda.data import Domain
 from safda.errors import SafdaError, nearest
+from safda.evaluation.scores import SCORES
+from safda.io import write_text
 from safda.recipe import Recipe, walk
-from safda.runs import write_text
-from safda.selection import SCORES
 
 if TYPE_CHECKING:
     import optuna
@@ -28,10 +28,10 @@ def tune(
     trials: int,
     score: str = "information",
     storage: str | None = None,
-    told: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     cpu: bool = False,
 ) -> Recipe:
-    """Search the knobs that declare a range; write the best recipe to ``best.toml`` and give it.
+    """Search the knobs that declare a range; write the best recipe to ``best.toml`` and return it.
 
     A study that was stopped goes on. With a database as storage, many machines share one: each makes trials until
     there are as many as were asked for. A trial that fails (its loss was not finite) counts too.
@@ -42,9 +42,9 @@ def tune(
         recipe: where knobs that are not searched have their values.
         folder: for the trials' runs and the result.
         trials: how many the study is to have in all.
-        score: one of :data:`safda.selection.SCORES`.
+        score: one of :data:`safda.evaluation.scores.SCORES`.
         storage: an Optuna database URL; by default a file in the folder.
-        told: gets a line after each trial.
+        log: called with a line after each trial.
         cpu: stay on the CPU even where there is a GPU.
     """
     try:
@@ -74,7 +74,7 @@ def tune(
     def after(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
         value = "failed" if trial.value is None else f"{score} {trial.value:.4f}"
         knobs = ", ".join(f"{path} = {number:.3g}" for path, number in trial.params.items())
-        told(f"trial {trial.number}: {value} with {knobs}")
+        log(f"trial {trial.number}: {value} with {knobs}")
 
     ended = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.FAIL)
     if sum(trial.state in ended for trial in study.trials) < trials:
@@ -88,7 +88,7 @@ def tune(
 
 
 def suggest(trial: optuna.Trial, recipe: Recipe) -> Recipe:
-    """Let a trial draw every knob that declares a range and is in use."""
+    """Let a trial suggest every knob that declares a range and is in use."""
     drawn = {}
     for path, knob, _ in walk(recipe):
         if knob.search is not None and _in_use(path, recipe):

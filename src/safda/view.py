@@ -70,7 +70,7 @@ class TrainingView:
         return Group(self._progress, metrics_table(self._metrics))
 
 
-class CountView:
+class ProgressView:
     """A progress bar in a terminal, for work before training: use it as a context manager, and call what it gives."""
 
     def __init__(self, title: str, console: Console) -> None:
@@ -89,7 +89,7 @@ class CountView:
 
 
 def metrics_table(metrics: Mapping[str, float]) -> Table:
-    """Lay one line of metrics out for reading."""
+    """Return one line of metrics as a table."""
     table = Table.grid(padding=(0, 3))
     for heading, prefix in (("losses", "loss"), ("mixing weight η", "eta/"), ("adversary", "adversary/")):
         shown = {name.split("/")[-1]: value for name, value in metrics.items() if name.startswith(prefix)}
@@ -101,7 +101,7 @@ def metrics_table(metrics: Mapping[str, float]) -> Table:
 
 
 def evaluation_table(result: Mapping[str, Any]) -> Table:
-    """Lay an evaluation out for reading."""
+    """Return an evaluation as a table."""
     table = Table(title=f"{result['samples']} samples", title_justify="left", show_edge=False)
     table.add_column("class")
     table.add_column("accuracy", justify="right")
@@ -125,7 +125,7 @@ def evaluation_table(result: Mapping[str, Any]) -> Table:
 
 
 def predictions_table(ids: Sequence[str], ranked: Sequence[Sequence[tuple[str, float]]]) -> Table:
-    """Lay predictions out for reading: each sample's classes below each other, the most probable first."""
+    """Return predictions as a table: each sample's classes below each other, the most probable first."""
     table = Table(show_edge=False)
     table.add_column("sample", overflow="fold")
     table.add_column("class", no_wrap=True)
@@ -138,7 +138,7 @@ def predictions_table(ids: Sequence[str], ranked: Sequence[Sequence[tuple[str, f
 
 
 def preflight_table(result: Mapping[str, Any]) -> Table:
-    """Lay what two domains hold out for reading."""
+    """Return what two domains hold as a table."""
     table = Table(show_edge=False)
     for heading in ("", "source", "target"):
         table.add_column(heading)
@@ -166,20 +166,20 @@ def _add_features(table: Table, both: Sequence[Mapping[str, Any] | None], scales
         "standard deviation": lambda of: f"{of['std']:.4g}",
         "zeros": lambda of: f"{of['zeros']:.1%}",
         "rows of zeros": lambda of: str(len(of["zero_rows"])),
-        "constant columns": lambda of: _some_of(of["constant"]),
+        "constant columns": lambda of: _count_with_examples(of["constant"]),
     }
     for heading, cell in shown.items():
         table.add_row(heading, *(cell(of) if of else "" for of in both))
     if scales:
         if scales["constant_in_both"]:
-            table.add_row("… in both domains", *2 * [_some_of(scales["constant_in_both"])])
-        table.add_row("columns far apart", "", _some_of(scales["apart"]))
+            table.add_row("… in both domains", *2 * [_count_with_examples(scales["constant_in_both"])])
+        table.add_row("columns far apart", "", _count_with_examples(scales["apart"]))
         ratios = (("length", "length"), ("deviation", "std"), ("median column", "column"))
         times = ", ".join(f"{name} {scales[key]:.2f}" for name, key in ratios if scales[key] is not None)
         table.add_row("times the source's", "", times)
 
 
-def _some_of(columns: Sequence[int], most: int = 5) -> str:
+def _count_with_examples(columns: Sequence[int], most: int = 5) -> str:
     examples = ", ".join(map(str, columns[:most])) + (", …" if len(columns) > most else "")
     return f"{len(columns)} ({examples})" if columns else "0"
 
@@ -189,7 +189,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def summary_table(summary: Mapping[str, Any], most: int = 12) -> Table:
-    """Lay a run's summary out for reading; of many classes, those whose shares changed most."""
+    """Return a run's summary as a table; of many classes, those whose shares changed most."""
     before = summary["source_only"]
     table = Table(title=f"{summary['samples']} target samples", title_justify="left", show_edge=False)
     table.add_column("", no_wrap=True)

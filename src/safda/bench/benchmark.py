@@ -97,7 +97,7 @@ class Benchmark:
     definition: Mapping[str, Any]
 
     def runnable(self, chosen: Iterable[str] | None = None) -> list[Row]:
-        """Give the rows that can be run: all, or those chosen."""
+        """Return the rows that can be run: all, or those chosen."""
         there = {name: row for name, row in self.rows.items() if row.change is not None}
         if chosen is None:
             return list(there.values())
@@ -109,7 +109,7 @@ class Benchmark:
         return [there[name] for name in chosen]
 
     def recipe(self, row: Row, settings: Mapping[str, Any], seed: int) -> Recipe:
-        """Give the recipe of one run: preset, the benchmark's changes, the settings, the row's changes, the seed.
+        """Return the recipe of one run: preset, the benchmark's changes, the settings, the row's changes, the seed.
 
         A preset among the settings stands in place of the benchmark's own with all its changes.
         """
@@ -122,12 +122,12 @@ class Benchmark:
 
 
 def shipped() -> list[str]:
-    """Name the benchmarks that come with the package."""
+    """Return the names of the benchmarks that come with the package."""
     return sorted(Path(file.name).stem for file in _here("tables").iterdir())
 
 
 def load_benchmark(name_or_path: str | Path) -> Benchmark:
-    """Give the benchmark of that name, or the one in that TOML file."""
+    """Return the benchmark of that name, or the one in that TOML file."""
     name, path = str(name_or_path), Path(name_or_path)
     if name in shipped():
         return from_dict(name, tomllib.loads(_here("tables", f"{name}.toml").read_text(encoding="utf-8")))
@@ -183,7 +183,7 @@ class Claim:
 
 @cache
 def claims() -> tuple[Claim, ...]:
-    """Give the paper's claims."""
+    """Return the paper's claims."""
     listed = tomllib.loads(_here("claims.toml").read_text(encoding="utf-8"))["claims"]
     return tuple(Claim(c["text"], tuple(map(tuple, c["better"])), c.get("every_task", False)) for c in listed)
 
@@ -224,7 +224,7 @@ def _row(name: str, about: Any, tasks: tuple[str, ...], domains: Mapping[str, st
 
 
 def _task(text: Any, domains: Mapping[str, str], where: str) -> str:
-    """Give a task as ``source→target``, both of them known."""
+    """Return a task as ``source→target``, both of them known."""
     ends = [end.strip() for end in str(text).replace("->", "→").split("→")]
     if len(ends) != 2:
         raise SafdaError(f"{where}: task {text!r} must be 'SOURCE→TARGET' or 'SOURCE->TARGET'")

@@ -15,15 +15,13 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from safda import selection
-from safda.adapted import Adapted
-from safda.api import resume, start
+from safda.api import completed
 from safda.bench.lab import Cell, Store
 from safda.data import Domain, load_domain
 from safda.errors import SafdaError
-from safda.recipe import Recipe
-from safda.runs import RunFolder, write_json
-from safda.training import Watch
+from safda.evaluation.scores import scores
+from safda.io import write_json
+from safda.training.loop import Watch
 
 # A run seeds the process's generator at every step, so two in one process would disturb each other. Dask may
 # give a worker several threads.
@@ -67,24 +65,9 @@ def _result(cell: Cell, path: Path, cpu: bool, watch: Watch | None) -> dict[str,
         "mean_class_accuracy": evaluation.mean_class_accuracy,
         "class_accuracy": evaluation.class_accuracy,
         "calibration_error": evaluation.calibration_error,
-        "scores": selection.scores(torch.from_numpy(predictions.probabilities)),
+        "scores": scores(torch.from_numpy(predictions.probabilities)),
         "seconds": round(time.perf_counter() - begun, 3),
     }
-
-
-def completed(
-    path: Path, source: Domain, target: Domain, recipe: Recipe, watch: Watch | None = None, cpu: bool = False
-) -> Adapted:
-    """Bring a run to its end: begin it, go on with it, or find it finished."""
-    if _can_go_on(path):
-        return resume(path, watch=watch, cpu=cpu)
-    shutil.rmtree(path, ignore_errors=True)  # died while it was being made
-    return start(source, target, recipe, path, watch, cpu, ())
-
-
-def _can_go_on(path: Path) -> bool:
-    made = (path / "recipe.toml").is_file()
-    return made and (RunFolder.open(path).finished or any((path / "checkpoints").glob("step-*")))
 
 
 @lru_cache(maxsize=4)

@@ -28,8 +28,8 @@ from typing import Any
 from safda.bench.benchmark import Benchmark, Row, from_dict
 from safda.data import EMBEDDED, load_domain
 from safda.errors import SafdaError
+from safda.io import read_json, write_json
 from safda.recipe import Recipe
-from safda.runs import read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Place:
+class LabDomain:
     """A domain of the lab: where it is, and a digest of what it held when it was first used."""
 
     path: str
@@ -60,16 +60,16 @@ class Store:
         self.folder = lab / "cells"
 
     def path(self, cell: Cell) -> Path:
-        """Give the run folder of a cell."""
+        """Return the run folder of a cell."""
         return self.folder / cell.key
 
     def result(self, cell: Cell) -> dict[str, Any] | None:
-        """Give what a finished cell gave."""
+        """Return the result of a finished cell, or None."""
         file = self.path(cell) / "result.json"
         return read_json(file) if file.is_file() else None
 
     def failure(self, cell: Cell) -> str | None:
-        """Say why a cell failed, if it did."""
+        """Return why a cell failed, or None."""
         file = self._failed(cell)
         return file.read_text(encoding="utf-8").strip() if file.is_file() else None
 
@@ -103,7 +103,7 @@ class Lab:
     folder: Path
     benchmark: Benchmark
     settings: Mapping[str, Any]
-    places: Mapping[str, Place]
+    domains: Mapping[str, LabDomain]
     seeds: int
 
     @property
@@ -124,11 +124,11 @@ class Lab:
             for seed in range(self.seeds if seeds is None else seeds)
             for row in rows
             for task in row.tasks
-            if set(task.split("→")) <= set(self.places)
+            if set(task.split("→")) <= set(self.domains)
         ]
 
     def _cell(self, row: Row, task: str, seed: int) -> Cell:
-        source, target = (self.places[end] for end in task.split("→"))
+        source, target = (self.domains[end] for end in task.split("→"))
         recipe = self.benchmark.recipe(row, self.settings, seed)
         content = json.dumps([recipe.to_dict(), source.digest, target.digest], sort_keys=True)
         key = hashlib.sha256(content.encode()).hexdigest()[:20]
@@ -151,24 +151,24 @@ def open_lab(
     if seeds < 1:
         raise SafdaError(f"--seeds {seeds}: at least one run of each row is needed")
     needed = [name for name in benchmark.domains if any(name in t.split("→") for row in rows for t in row.tasks)]
-    places = {name: _place(benchmark, name, data) for name in needed}
+    domains = {name: _lab_domain(benchmark, name, data) for name in needed}
     file = folder / benchmark.name / "lab.json"
     if file.exists():
         before = read_lab(file)
-        for name, place in before.places.items():
-            if places.get(name, place).digest != place.digest:
-                raise SafdaError(f"{places[name].path}: has changed since {folder} began; choose another -o")
+        for name, known in before.domains.items():
+            if domains.get(name, known).digest != known.digest:
+                raise SafdaError(f"{domains[name].path}: has changed since {folder} began; choose another -o")
         if dict(before.settings) != dict(settings):
+            had, has = _format_settings(before.settings), _format_settings(settings)
             raise SafdaError(
-                f"{folder}: holds {benchmark.name} with {_told(before.settings)}, not {_told(settings)}; "
-                "choose another -o, or the same settings"
+                f"{folder}: holds {benchmark.name} with {had}, not {has}; choose another -o, or the same settings"
             )
-        places, seeds = {**before.places, **places}, max(seeds, before.seeds)
-    lab = Lab(folder, benchmark, settings, places, seeds)
+        domains, seeds = {**before.domains, **domains}, max(seeds, before.seeds)
+    lab = Lab(folder, benchmark, settings, domains, seeds)
     lab.cells(rows)  # a wrong knob is told before anything is written
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, _plain(lab))
+        write_json(file, _to_dict(lab))
     except OSError as error:
         raise SafdaError(f"{folder}: cannot be written: {error.strerror}") from None
     return lab
@@ -179,21 +179,21 @@ def read_lab(file: Path) -> Lab:
     about = read_json(file)
     try:
         benchmark = from_dict(file.parent.name, about["benchmark"])
-        places = {name: Place(**place) for name, place in about["domains"].items()}
-        return Lab(file.parent.parent, benchmark, about["settings"], places, about["seeds"])
+        domains = {name: LabDomain(**entry) for name, entry in about["domains"].items()}
+        return Lab(file.parent.parent, benchmark, about["settings"], domains, about["seeds"])
     except (KeyError, TypeError) as error:
         raise SafdaError(f"{file}: is not a lab's description: {error}") from None
 
 
 def labs_in(folder: Path) -> list[Lab]:
-    """Give every benchmark of a lab's folder."""
+    """Return every benchmark of a lab's folder."""
     found = [read_lab(file) for file in sorted(folder.glob("*/lab.json"))]
     if not found:
         raise SafdaError(f"{folder}: is not a lab; 'safda bench NAME -o {folder}' makes one")
     return found
 
 
-def _place(benchmark: Benchmark, name: str, data: Path | None) -> Place:
+def _lab_domain(benchmark: Benchmark, name: str, data: Path | None) -> LabDomain:
     where, wanted = benchmark.domains[name], ", ".join(benchmark.domains.values())
     if where not in EMBEDDED:
         if data is None:
@@ -204,17 +204,17 @@ def _place(benchmark: Benchmark, name: str, data: Path | None) -> Place:
         domain.labelled("a benchmark")
     except SafdaError as error:
         raise SafdaError(f"{benchmark.name}: domain {name} (of {wanted}) cannot be used: {error}") from None
-    return Place(where, domain.fingerprint())
+    return LabDomain(where, domain.fingerprint())
 
 
-def _plain(lab: Lab) -> dict[str, Any]:
+def _to_dict(lab: Lab) -> dict[str, Any]:
     return {
         "benchmark": dict(lab.benchmark.definition),
         "settings": dict(lab.settings),
-        "domains": {name: {"path": place.path, "digest": place.digest} for name, place in lab.places.items()},
+        "domains": {name: {"path": each.path, "digest": each.digest} for name, each in lab.domains.items()},
         "seeds": lab.seeds,
     }
 
 
-def _told(settings: Mapping[str, Any]) -> str:
+def _format_settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in settings.items()) or "its own settings"

@@ -25,7 +25,7 @@ class Table:
 
 
 def main_table(results: Results) -> Table:
-    """Give the published numbers, marked as such, and ours below them."""
+    """Return the published numbers, marked as such, and ours below them."""
     benchmark, rows = results.benchmark, results.benchmark.rows
     average = ("Avg",) if len(benchmark.tasks) > 1 else ()
     published = tuple(
@@ -60,7 +60,7 @@ def _given(mean: float | None, spread: float | None) -> Stat | None:
 
 
 def _single_runs(results: Results, pick: Callable[[str, str], float | None]) -> Table:
-    """Give a table with one run in each cell."""
+    """Return a table with one run in each cell."""
     lines = []
     for name in results.rows:
         values = [pick(name, task) for task in results.benchmark.tasks]

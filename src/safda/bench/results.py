@@ -16,8 +16,8 @@ from scipy.special import stdtrit
 
 from safda.bench.benchmark import Benchmark
 from safda.bench.lab import Lab
-from safda.selection import SCORES
-from safda.tables import Columns
+from safda.evaluation.scores import SCORES
+from safda.io import Columns
 
 #: The score by which the label-free choice is made: of the three, the one that a collapse does not please.
 CHOOSER = "information"
@@ -116,7 +116,7 @@ class Results:
         return list(dict.fromkeys(name for run in self.runs for name in run.classes))
 
     def of_cell(self, row: str, task: str) -> dict[int, Run]:
-        """Give the runs of a row on a task, by seed."""
+        """Return the runs of a row on a task, by seed."""
         return self._by_cell.get((row, task), {})
 
     def stat(self, row: str, task: str) -> Stat | None:
@@ -134,12 +134,12 @@ class Results:
         return stat([statistics.fmean(runs[seed].accuracy for runs in by_task) for seed in sorted(whole)])
 
     def chosen(self, row: str, task: str) -> Run | None:
-        """Give the run that one would choose without labels, among those that have the score."""
+        """Return the run that one would choose without labels, among those that have the score."""
         runs = [run for run in self.of_cell(row, task).values() if CHOOSER in run.scores]
         return max(runs, key=lambda run: run.scores[CHOOSER], default=None)
 
     def oracle(self, row: str, task: str) -> Run | None:
-        """Give the run that is best by target labels: nobody could have chosen it."""
+        """Return the run that is best by target labels: nobody could have chosen it."""
         return max(self.of_cell(row, task).values(), key=lambda run: run.accuracy, default=None)
 
     def difference(self, first: str, second: str, tasks: Sequence[str]) -> Difference | None:
@@ -196,7 +196,7 @@ def paired_interval(by_task: Sequence[Sequence[float]]) -> Difference:
 
 
 def tidy(results: Results) -> Columns:
-    """Give one line a run and one a published number; what does not apply is empty."""
+    """Return one line a run and one a published number; what does not apply is empty."""
     lines = [_published(results.benchmark, row, task) for row, task in _published_cells(results.benchmark)]
     for run in results.runs:
         lines.append(

@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.console import Console
 
-from safda.adapted import Adapted
 from safda.bench import render
 from safda.bench.benchmark import load_benchmark
 from safda.bench.claims import page
@@ -18,10 +17,10 @@ from safda.bench.engines import Engine, run_cells
 from safda.bench.lab import Cell, Lab, labs_in, open_lab
 from safda.bench.results import Results, differences, tidy
 from safda.bench.view import GridView
+from safda.classifier import Adapted
 from safda.data import load_domain
+from safda.io import write_table, write_text
 from safda.report.pictures import adaptation_picture
-from safda.runs import write_text
-from safda.tables import write_table
 
 
 def bench(
@@ -36,7 +35,7 @@ def bench(
     oracle: bool,
     console: Console,
 ) -> int:
-    """Fill a benchmark in and print its table; give the exit code: 1 if a cell failed.
+    """Fill a benchmark in and print its table; return the exit code: 1 if a cell failed.
 
     Args:
         name: a benchmark's name, or a TOML file.
@@ -63,13 +62,13 @@ def bench(
 
 
 def fill(lab: Lab, cells: Sequence[Cell], engine: Engine, console: Console, oracle: bool = False) -> list[str]:
-    """Run the cells that are not finished and write the tables; give a line for each cell that failed."""
+    """Run the cells that are not finished and write the tables; return a line for each cell that failed."""
     view = GridView(lab, cells)
     with view.live(console):
         run_cells(cells, lab.folder, engine)
     write_tables(lab, oracle)
-    told = ((cell, lab.store.failure(cell)) for cell in cells)
-    return [f"{cell.row}, {cell.task}, seed {cell.seed}: {why}" for cell, why in told if why]
+    failures = ((cell, lab.store.failure(cell)) for cell in cells)
+    return [f"{cell.row}, {cell.task}, seed {cell.seed}: {why}" for cell, why in failures if why]
 
 
 def write_tables(lab: Lab, oracle: bool = False) -> None:
@@ -87,7 +86,7 @@ def write_tables(lab: Lab, oracle: bool = False) -> None:
 
 
 def judge_claims(folder: Path) -> str:
-    """Judge the paper's claims by all that a lab holds, write ``claims.md`` and give its text."""
+    """Judge the paper's claims by all that a lab holds, write ``claims.md`` and return its text."""
     text = page([Results.of(lab) for lab in labs_in(folder)])
     write_text(folder / "claims.md", text)
     return text
@@ -100,7 +99,7 @@ def _draw(lab: Lab) -> None:
         pair = [first.get((row, task)) for row in lab.benchmark.figure]
         before, after = (Adapted.load(lab.store.path(cell)) if cell else None for cell in pair)
         if before and after:
-            source, target = (load_domain(lab.places[end].path) for end in task.split("→"))
+            source, target = (load_domain(lab.domains[end].path) for end in task.split("→"))
             titles = [lab.benchmark.rows[row].title for row in lab.benchmark.figure]
             picture = lab.tables / f"{task.replace('→', '-to-')}.png"
             adaptation_picture(before, after, source, target, picture, (titles[0], titles[1]))

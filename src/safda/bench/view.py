@@ -12,7 +12,7 @@ from rich.table import Table
 
 from safda.bench.lab import Cell, Lab
 from safda.bench.results import Stat, stat
-from safda.runs import RunFolder
+from safda.training.checkpoint import RunFolder
 
 
 class GridView:

@@ -10,7 +10,9 @@ import torch
 
 from safda.data import digits
 from safda.data.arrays import from_arrays, from_npy, from_npz
-from safda.data.domain import Domain, Stream, mixed_seed
+from safda.data.domain import Domain
+from safda.data.loader import ProgressCallback
+from safda.data.sampler import Stream, mixed_seed
 from safda.errors import SafdaError, nearest
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ EMBEDDED: dict[str, Callable[[], Domain]] = {
 
 
 def load_domain(
-    what: Any, role: str = "data", *, strict: bool = False, watch: Callable[[int, int], None] | None = None
+    what: Any, role: str = "data", *, strict: bool = False, progress: ProgressCallback | None = None
 ) -> Domain:
     """Make a domain of whatever names one.
 
@@ -35,7 +37,7 @@ def load_domain(
             :class:`Domain`; an n×d array; or a pair (features, labels).
         role: what to call an array, or several pictures, in errors: source, target, …
         strict: make an error of files that cannot be used, instead of skipping them.
-        watch: told (done, of how many) while pictures are opened for the first time.
+        progress: called with (done, total) while pictures are opened for the first time.
 
     >>> len(load_domain("digits-handwritten"))
     1797
@@ -43,7 +45,7 @@ def load_domain(
     if isinstance(what, Domain):
         return what
     if isinstance(what, (list, tuple)) and what and all(isinstance(each, (str, Path)) for each in what):
-        return _named_pictures(role, what, strict, watch)
+        return _load_listed_images(role, what, strict, progress)
     if isinstance(what, tuple) and len(what) == 2:
         return from_arrays(role, *what)
     if not isinstance(what, (str, Path)):
@@ -57,47 +59,47 @@ def load_domain(
         return from_npy(path)
     if not path.exists():
         raise SafdaError(f"{what}: no such file, folder or embedded domain{nearest(str(what), EMBEDDED)}")
-    return _pictures(path, strict, watch)
+    return _load_images(path, strict, progress)
 
 
-def is_pictures(what: Any) -> bool:
-    """Tell whether something that is there names pictures, without opening any of them."""
+def is_image_data(what: Any) -> bool:
+    """Return whether something that is there names pictures, without opening any of them."""
     return isinstance(what, (str, Path)) and Path(what).suffix not in (".npz", ".npy") and Path(what).exists()
 
 
-def _pictures(path: Path, strict: bool, watch: Callable[[int, int], None] | None) -> Domain:
+def _load_images(path: Path, strict: bool, progress: ProgressCallback | None) -> Domain:
     """Make a domain of a folder, a list or a manifest of pictures, or of one picture."""
-    from safda.data.inspection import NOT_A_PICTURE, inspect, inspect_all
-    from safda.data.layouts import LISTS, MANIFESTS, find
+    from safda.data.inspection import NOT_AN_IMAGE, inspect, inspect_all
+    from safda.data.layouts import LISTS, MANIFESTS, find_images
 
     if path.is_file() and path.suffix not in (*LISTS, *MANIFESTS):
-        if inspect(path).problem == NOT_A_PICTURE:  # its content tells, whatever it is called
+        if inspect(path).problem == NOT_AN_IMAGE:  # its content tells, whatever it is called
             known = ", ".join((".npz", ".npy", *LISTS, *MANIFESTS))
             raise SafdaError(
                 f"{path}: is not a domain; a domain is a folder, a picture, one of {known}, or {', '.join(EMBEDDED)}"
             )
-        return _named_pictures(str(path), [path], strict, watch)
-    listing = find(path)
-    return _readable(listing, inspect_all(listing.name, listing.files, listing.ids, watch), strict)
+        return _load_listed_images(str(path), [path], strict, progress)
+    listing = find_images(path)
+    return _readable_images(listing, inspect_all(listing.name, listing.files, listing.ids, progress), strict)
 
 
-def _named_pictures(
-    name: str, paths: Sequence[str | Path], strict: bool, watch: Callable[[int, int], None] | None
+def _load_listed_images(
+    name: str, paths: Sequence[str | Path], strict: bool, progress: ProgressCallback | None
 ) -> Domain:
     """Make a domain of pictures that were named one by one."""
     from safda.data.inspection import inspect_each
-    from safda.data.layouts import picked
+    from safda.data.layouts import listed_images
 
-    listing = picked(name, [Path(each) for each in paths])
-    about = inspect_each(listing.files, watch)
+    listing = listed_images(name, [Path(each) for each in paths])
+    about = inspect_each(listing.files, progress)
     if len(about) == 1 and about[0].problem:
         raise SafdaError(f"{paths[0]}: cannot be used: {about[0].problem}")
-    return _readable(listing, about, strict)
+    return _readable_images(listing, about, strict)
 
 
-def _readable(listing: Listing, about: Sequence[Inspected], strict: bool) -> Domain:
+def _readable_images(listing: Listing, about: Sequence[Inspected], strict: bool) -> Domain:
     """Make a domain of those files that can be read."""
-    from safda.data.pictures import Pictures
+    from safda.data.images import ImageFiles
 
     name = listing.name
     skipped = (*listing.skipped, *((i, a.problem) for i, a in zip(listing.ids, about, strict=True) if a.problem))
@@ -108,7 +110,7 @@ def _readable(listing: Listing, about: Sequence[Inspected], strict: bool) -> Dom
     if not good:
         first = f"the first is {listing.ids[0]} ({about[0].problem})"
         raise SafdaError(f"{name}: none of its {len(about)} files is a picture that can be read, {first}")
-    inputs = Pictures(
+    inputs = ImageFiles(
         tuple(listing.files[row] for row in good),
         tuple(about[row].digest for row in good),
         tuple(about[row].size for row in good),

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from safda.data.domain import Domain
-from safda.data.feed import evaluation_batches
-from safda.data.mapped import MappedRows, Segment
+from safda.data.loader import evaluation_batches
+from safda.data.memmap import MemmapRows, Segment
 from safda.errors import SafdaError
-from safda.runs import new_file
+from safda.io import new_file
 
 _CHUNK = 4096  # rows looked at together where the whole would not fit in memory
 
@@ -65,7 +65,7 @@ def from_npy(path: Path) -> Domain:
     _check_matrix(str(path), matrix)
     count = len(matrix)
     segment = Segment(path, matrix.offset, matrix.dtype, matrix.shape[1])
-    inputs = MappedRows([segment], np.zeros(count, dtype=np.int64), np.arange(count))
+    inputs = MemmapRows([segment], np.zeros(count, dtype=np.int64), np.arange(count))
     for rows in torch.split(torch.arange(count), _CHUNK):
         _check_finite(str(path), inputs[rows].numpy(), int(rows[0]))
     beside = path.with_suffix(".labels.npy")

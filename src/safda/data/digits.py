@@ -29,8 +29,8 @@ def rendered(per_class: int = 200) -> Domain:
     """Labelled digits drawn from the fonts that ship with matplotlib, with random pose, stroke and noise."""
     rng = np.random.default_rng(20220128)
     labels = np.tile(np.arange(10), per_class)
-    pictures = np.stack([_draw(str(digit), rng) for digit in labels])
-    return Domain("digits-rendered", torch.from_numpy(pictures).unsqueeze(1), torch.from_numpy(labels), _CLASSES)
+    images = np.stack([_draw(str(digit), rng) for digit in labels])
+    return Domain("digits-rendered", torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels), _CLASSES)
 
 
 @lru_cache(maxsize=1)
@@ -38,8 +38,8 @@ def handwritten() -> Domain:
     """The 1,797 handwritten digits in scikit-learn, enlarged from 8×8."""
     from sklearn.datasets import load_digits
 
-    pictures, labels = load_digits(return_X_y=True)
-    small = torch.from_numpy(pictures.astype(np.float32) / 16).view(-1, 1, 8, 8)
+    images, labels = load_digits(return_X_y=True)
+    small = torch.from_numpy(images.astype(np.float32) / 16).view(-1, 1, 8, 8)
     inputs = F.interpolate(small, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
     return Domain("digits-handwritten", inputs, torch.from_numpy(labels.astype(np.int64)), _CLASSES)
 

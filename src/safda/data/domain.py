@@ -15,10 +15,10 @@ from torch import Tensor
 from safda.errors import SafdaError
 
 #: Uniform numbers that each sample of a training batch may use: ten tries at a crop, and a flip.
-DRAWS = 41
+UNIFORMS_PER_SAMPLE = 41
 
 
-class Stored(Protocol):
+class LazyInputs(Protocol):
     """Samples that stay on disk and are read when asked for."""
 
     @property
@@ -33,14 +33,14 @@ class Stored(Protocol):
 
     def __getitem__(self, rows: Tensor, /) -> Tensor: ...
 
-    def augmented(self, rows: Tensor, draws: NDArray[np.float64]) -> Tensor:
-        """Give these rows as training sees them; ``draws`` are uniform numbers, a line for each row."""
+    def augmented(self, rows: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
+        """Return these rows as training sees them; ``uniforms`` are uniform numbers, a line for each row."""
 
-    def take(self, rows: Tensor) -> Stored:
-        """Give these samples alone, as unread as before."""
+    def take(self, rows: Tensor) -> LazyInputs:
+        """Return these samples alone, as unread as before."""
 
     def fingerprint(self) -> str:
-        """A digest of all samples."""
+        """Return a digest of all samples."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Domain:
     """
 
     name: str
-    inputs: Tensor | Stored
+    inputs: Tensor | LazyInputs
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     ids: tuple[str, ...] | None = None
@@ -72,17 +72,17 @@ class Domain:
         return isinstance(self.inputs, Tensor)
 
     def blank(self) -> Tensor:
-        """Give a sample of zeros, of this domain's shape and type."""
+        """Return a sample of zeros, of this domain's shape and type."""
         return torch.zeros(tuple(self.inputs.shape[1:]), dtype=self.inputs.dtype)
 
-    def batch(self, rows: Tensor, draws: NDArray[np.float64] | None = None) -> Tensor:
-        """Give the inputs of these rows; with ``draws``, as training sees them."""
-        if draws is None or isinstance(self.inputs, Tensor):
+    def batch(self, rows: Tensor, uniforms: NDArray[np.float64] | None = None) -> Tensor:
+        """Return the inputs of these rows; with ``uniforms``, as training sees them."""
+        if uniforms is None or isinstance(self.inputs, Tensor):
             return self.inputs[rows]
-        return self.inputs.augmented(rows, draws)
+        return self.inputs.augmented(rows, uniforms)
 
     def take(self, rows: Tensor) -> Domain:
-        """Give a domain of these samples alone; what stays on disk is not read for it."""
+        """Return a domain of these samples alone; what stays on disk is not read for it."""
         inputs = self.inputs[rows] if isinstance(self.inputs, Tensor) else self.inputs.take(rows)
         labels = None if self.labels is None else self.labels[rows]
         ids = None if self.ids is None else tuple(self.ids[row] for row in rows.tolist())
@@ -93,13 +93,13 @@ class Domain:
         return replace(self, labels=None, classes=())
 
     def labelled(self, purpose: str) -> tuple[Tensor, tuple[str, ...]]:
-        """Give labels and class names, or say that there are none."""
+        """Return labels and class names, or say that there are none."""
         if self.labels is None:
             raise SafdaError(f"{self.name}: has no labels, and {purpose} needs them")
         return self.labels, self.classes
 
     def fingerprint(self) -> str:
-        """A digest of inputs and labels, to tell whether data have changed since a run began."""
+        """Return a digest of inputs and labels, to tell whether data have changed since a run began."""
         if isinstance(self.inputs, Tensor):
             digest = hashlib.sha256(str((tuple(self.inputs.shape), self.classes)).encode())
             digest.update(_bytes(self.inputs))
@@ -112,41 +112,3 @@ class Domain:
 
 def _bytes(values: Tensor) -> Any:
     return np.ascontiguousarray(values.numpy()).data
-
-
-class Stream:
-    """Batches of row numbers, epoch after epoch without replacement, as a pure function of the step.
-
-    Nothing here is state that a checkpoint would have to hold: ``rows(step)`` is the same whoever asks.
-
-    >>> stream = Stream(rows=5, batch=2, seed=0, domain=0)
-    >>> sorted(torch.cat([stream.rows(step) for step in range(5)]).tolist())    # two epochs of five
-    [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    """
-
-    def __init__(self, rows: int, batch: int, seed: int, domain: int) -> None:
-        self.count, self.batch, self.seed, self.domain = rows, batch, seed, domain
-        self._epochs: dict[int, Tensor] = {}
-
-    def rows(self, step: int) -> Tensor:
-        """Give the row numbers of one step's batch."""
-        start, stop = step * self.batch, (step + 1) * self.batch
-        parts = []
-        while start < stop:
-            epoch, offset = divmod(start, self.count)
-            part = self._epoch(epoch)[offset : offset + stop - start]
-            parts.append(part)
-            start += len(part)
-        return torch.cat(parts)
-
-    def _epoch(self, epoch: int) -> Tensor:
-        if epoch not in self._epochs:
-            generator = torch.Generator().manual_seed(mixed_seed(self.seed, self.domain, epoch))
-            newest = {epoch - 1: self._epochs[epoch - 1]} if epoch - 1 in self._epochs else {}
-            self._epochs = {**newest, epoch: torch.randperm(self.count, generator=generator)}
-        return self._epochs[epoch]
-
-
-def mixed_seed(*parts: int) -> int:
-    """Make one well-mixed seed of several small numbers."""
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,11 +17,12 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
-from safda.data.pictures import FORMATS, as_rgb, first_line, orientation, upright_size
-from safda.data.places import cache_folder, readers
-from safda.runs import write_text
+from safda.data.images import FORMATS, first_line, orientation, to_rgb, upright_size
+from safda.data.loader import ProgressCallback
+from safda.data.settings import cache_dir, num_workers
+from safda.io import write_text
 
-NOT_A_PICTURE = "not a picture"
+NOT_AN_IMAGE = "not a picture"
 _VERSION = 1  # of what inspection says; another makes it forget
 _PREVIEW = 32  # a JPEG is decoded this small where that is enough to know that it can be
 
@@ -56,24 +57,24 @@ def inspect(file: Path) -> Inspected:
     if not content:
         return Inspected("empty: zero bytes", digest)
     try:
-        picture = Image.open(io.BytesIO(content), formats=FORMATS)
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
     except UnidentifiedImageError:
-        return Inspected(NOT_A_PICTURE, digest)
+        return Inspected(NOT_AN_IMAGE, digest)
     except Image.DecompressionBombError:
         return Inspected("too large to be decoded safely", digest)
     except (OSError, ValueError, SyntaxError) as error:
         return Inspected(f"broken: {first_line(error)}", digest)
     try:
-        size, traits = upright_size(picture), _traits(picture)
-        picture.draft("RGB", (_PREVIEW, _PREVIEW))
-        as_rgb(picture).load()
+        size, traits = upright_size(image), _traits(image)
+        image.draft("RGB", (_PREVIEW, _PREVIEW))
+        to_rgb(image).load()
     except Exception as error:  # decoders raise whatever the damage makes them stumble over
         return Inspected(f"broken: {first_line(error)}", digest)
     return Inspected("", digest, size, traits)
 
 
-def _traits(picture: Any) -> tuple[str, ...]:
-    mode = picture.mode
+def _traits(image: Any) -> tuple[str, ...]:
+    mode = image.mode
     found = {
         "CMYK": mode == "CMYK",
         "palette": mode in ("P", "PA"),
@@ -81,26 +82,26 @@ def _traits(picture: Any) -> tuple[str, ...]:
         "floating point": mode == "F",
         "greyscale": mode in ("L", "LA", "La"),
         "black and white": mode == "1",
-        "transparent": mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info,
-        "rotated by EXIF": orientation(picture) != 1,
-        "animated": getattr(picture, "n_frames", 1) > 1 and picture.format != "MPO",
+        "transparent": mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info,
+        "rotated by EXIF": orientation(image) != 1,
+        "animated": getattr(image, "n_frames", 1) > 1 and image.format != "MPO",
     }
     return tuple(name for name, there in found.items() if there)
 
 
-def inspect_each(files: Sequence[Path], watch: Callable[[int, int], None] | None = None) -> list[Inspected]:
-    """Open files, several at a time; ``watch`` is told (done, of how many) as it goes on."""
+def inspect_each(files: Sequence[Path], progress: ProgressCallback | None = None) -> list[Inspected]:
+    """Open files, several at a time; ``progress`` is called with (done, total) as it goes on."""
     found = []
-    with ThreadPoolExecutor(readers()) as pool:
+    with ThreadPoolExecutor(num_workers()) as pool:
         for done, result in enumerate(pool.map(inspect, files), 1):
             found.append(result)
-            if watch:
-                watch(done, len(files))
+            if progress:
+                progress(done, len(files))
     return found
 
 
 def inspect_all(
-    name: str, files: Sequence[Path], ids: Sequence[str], watch: Callable[[int, int], None] | None = None
+    name: str, files: Sequence[Path], ids: Sequence[str], progress: ProgressCallback | None = None
 ) -> list[Inspected]:
     """Open all files of a domain that have changed since they were last opened.
 
@@ -108,12 +109,12 @@ def inspect_all(
         name: of the domain, under which findings are remembered.
         files: where they are.
         ids: their names.
-        watch: told (done, of how many) as it goes on.
+        progress: called with (done, total) as it goes on.
     """
     key = hashlib.sha256(os.fsencode(Path(name).resolve())).hexdigest()[:32]
-    memory = cache_folder() / "inspected" / f"{key}.json"
-    known = _remembered(memory)
-    states = [_state(file) for file in files]
+    cache_file = cache_dir() / "inspected" / f"{key}.json"
+    known = _load_findings(cache_file)
+    states = [_size_and_mtime(file) for file in files]
     found: dict[str, Inspected] = {}
     asked = []
     for file, each, state in zip(files, ids, states, strict=True):
@@ -122,14 +123,14 @@ def inspect_all(
         else:
             asked.append((each, file))
     if asked:
-        results = inspect_each([file for _, file in asked], watch)
+        results = inspect_each([file for _, file in asked], progress)
         found.update((each, result) for (each, _), result in zip(asked, results, strict=True))
-        _remember(memory, {each: (state, found[each]) for each, state in zip(ids, states, strict=True)})
+        _save_findings(cache_file, {each: (state, found[each]) for each, state in zip(ids, states, strict=True)})
     return [found[each] for each in ids]
 
 
-def _state(file: Path) -> list[int]:
-    """Size and time of change; nothing for what is not there."""
+def _size_and_mtime(file: Path) -> list[int]:
+    """Return size and time of change; nothing for what is not there."""
     try:
         state = file.stat()
     except OSError:
@@ -137,9 +138,9 @@ def _state(file: Path) -> list[int]:
     return [state.st_size, state.st_mtime_ns]
 
 
-def _remembered(memory: Path) -> dict[str, Any]:
+def _load_findings(cache_file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(memory.read_text(encoding="utf-8"))
+        content = json.loads(cache_file.read_text(encoding="utf-8"))
         if content["version"] != _VERSION:
             return {}
         return {
@@ -150,10 +151,10 @@ def _remembered(memory: Path) -> dict[str, Any]:
         return {}
 
 
-def _remember(memory: Path, known: dict[str, Any]) -> None:
+def _save_findings(cache_file: Path, known: dict[str, Any]) -> None:
     files = {each: [state, asdict(about)] for each, (state, about) in known.items()}
     try:
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        write_text(memory, json.dumps({"version": _VERSION, "files": files}))
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(cache_file, json.dumps({"version": _VERSION, "files": files}))
     except (OSError, UnicodeError):
         return  # memory is a convenience: without it, files are opened again

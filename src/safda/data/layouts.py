@@ -52,7 +52,7 @@ class Listing:
     skipped: tuple[tuple[str, str], ...] = ()
 
 
-def find(path: Path) -> Listing:
+def find_images(path: Path) -> Listing:
     """List the files of a domain, whatever its layout."""
     try:
         if path.is_dir():
@@ -68,7 +68,7 @@ def find(path: Path) -> Listing:
     return found
 
 
-def picked(name: str, files: Sequence[Path]) -> Listing:
+def listed_images(name: str, files: Sequence[Path]) -> Listing:
     """List pictures that were named one by one; what cannot be one is refused before any is opened."""
     for file in files:
         if not file.is_file() or file.suffix in _ARRAYS:
@@ -240,7 +240,7 @@ def _root(path: Path, first: str) -> Path:
 
 
 def _class_names(files: Sequence[Path], labels: list[str]) -> list[str]:
-    """Call numbered classes by the folders of their pictures, where each number has a folder of its own."""
+    """Name numbered classes by the folders of their pictures, where each number has a folder of its own."""
     folders = [_normal(file.parent.name) for file in files]
     pairs = set(zip(labels, folders, strict=True))
     if all(label.isdecimal() for label in labels) and len(pairs) == len(set(labels)) == len(set(folders)):

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from safda.data.domain import Domain
-from safda.data.pictures import Pictures
-from safda.data.rows import Rows, scan
+from safda.data.images import ImageFiles
+from safda.data.statistics import RowStatistics, row_statistics
 from safda.errors import nearest
 
 _EXAMPLES = 3
@@ -111,19 +111,19 @@ class Preflight:
     scales: ScaleReport | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 
 def preflight(source: Domain, target: Domain, batch: int) -> Preflight:
-    """Look at both domains.
+    """Compare both domains before any training.
 
     Args:
         source: the labelled domain.
         target: the other one; of labels it may have, only the classes' names and counts are shown.
         batch: samples of each domain in a training step.
     """
-    rows = [None if isinstance(domain.inputs, Pictures) else scan(domain) for domain in (source, target)]
+    rows = [None if isinstance(domain.inputs, ImageFiles) else row_statistics(domain) for domain in (source, target)]
     reports = _report(source, rows[0]), _report(target, rows[1])
     same_shape = _kind(reports[0]) == _kind(reports[1])
     leaked = _leaked(source, target, *rows) if same_shape else []
@@ -140,11 +140,11 @@ def preflight(source: Domain, target: Domain, batch: int) -> Preflight:
     warnings += _about_classes(*reports, batch)
     if leaked:
         pairs = [f"{one} = {other}" for one, other in leaked]
-        warnings.append(f"{len(leaked)} {_things(reports[0])} are in both domains: {_some(pairs)}")
+        warnings.append(f"{len(leaked)} {_things(reports[0])} are in both domains: {_first_few(pairs)}")
     return Preflight(*reports, leaked, warnings, same_shape, scales)
 
 
-def _report(domain: Domain, rows: Rows | None) -> DomainReport:
+def _report(domain: Domain, rows: RowStatistics | None) -> DomainReport:
     skipped: dict[str, list[str]] = defaultdict(list)
     for each, why in domain.skipped:
         skipped[why].append(each)
@@ -153,20 +153,20 @@ def _report(domain: Domain, rows: Rows | None) -> DomainReport:
         numbers = torch.bincount(domain.labels, minlength=len(domain.classes)).tolist()
         counts = dict(zip(domain.classes, numbers, strict=True))
     traits: Counter[str] = Counter()
-    if isinstance(domain.inputs, Pictures):
+    if isinstance(domain.inputs, ImageFiles):
         traits.update(trait for of_one in domain.inputs.traits for trait in of_one)
-    duplicates = [_names(domain, group) for group in _copies(*_contents(domain, rows))]
+    duplicates = [_ids(domain, group) for group in _duplicate_groups(*_contents(domain, rows))]
     features = _features(domain, rows) if rows else None
     return DomainReport(domain.name, len(domain), counts, dict(skipped), dict(traits), duplicates, features)
 
 
-def _features(domain: Domain, rows: Rows) -> FeatureReport:
+def _features(domain: Domain, rows: RowStatistics) -> FeatureReport:
     shape = tuple(domain.inputs.shape[1:])
-    empty, constant = _names(domain, rows.empty.tolist()), np.flatnonzero(rows.constant).tolist()
+    empty, constant = _ids(domain, rows.empty.tolist()), np.flatnonzero(rows.constant).tolist()
     return FeatureReport(shape, rows.length, rows.std, rows.zeros, empty, constant)
 
 
-def _scales(source: Rows, target: Rows) -> ScaleReport:
+def _scales(source: RowStatistics, target: RowStatistics) -> ScaleReport:
     changing = np.flatnonzero((source.columns > 0) & (target.columns > 0))
     ratios = target.columns[changing] / source.columns[changing]
     apart = changing[np.abs(np.log(ratios)) > np.log(_COLUMN_FACTOR)]
@@ -186,36 +186,36 @@ def _ratio(source: float, target: float) -> float | None:
 # ---------------------------------------------------------------------------------------- what is there twice
 
 
-def _contents(domain: Domain, rows: Rows | None) -> tuple[NDArray[np.int64], NDArray[np.bytes_]]:
-    """Give row numbers, and digests of what is there; zeros are equal without being copies."""
+def _contents(domain: Domain, rows: RowStatistics | None) -> tuple[NDArray[np.int64], NDArray[np.bytes_]]:
+    """Return row numbers, and digests of what is there; zeros are equal without being copies."""
     if rows is not None:
         there = np.setdiff1d(np.arange(len(domain)), rows.empty)
         return there, rows.digests[there]
-    digests = domain.inputs.digests if isinstance(domain.inputs, Pictures) else ()
+    digests = domain.inputs.digests if isinstance(domain.inputs, ImageFiles) else ()
     return np.arange(len(digests)), np.array(digests, dtype=np.bytes_)
 
 
-def _copies(rows: NDArray[np.int64], contents: NDArray[np.bytes_]) -> list[list[int]]:
-    """Give groups of rows of equal content."""
-    _, places, counts = np.unique(contents, return_inverse=True, return_counts=True)
+def _duplicate_groups(rows: NDArray[np.int64], contents: NDArray[np.bytes_]) -> list[list[int]]:
+    """Return groups of rows of equal content."""
+    _, groups_of, counts = np.unique(contents, return_inverse=True, return_counts=True)
     groups: dict[int, list[int]] = defaultdict(list)
-    for at in np.flatnonzero(counts[places] > 1).tolist():
-        groups[int(places[at])].append(int(rows[at]))
+    for at in np.flatnonzero(counts[groups_of] > 1).tolist():
+        groups[int(groups_of[at])].append(int(rows[at]))
     return list(groups.values())
 
 
 def _leaked(
-    source: Domain, target: Domain, source_rows: Rows | None, target_rows: Rows | None
+    source: Domain, target: Domain, source_rows: RowStatistics | None, target_rows: RowStatistics | None
 ) -> list[tuple[str, str]]:
     ours, our_contents = _contents(source, source_rows)
     theirs, their_contents = _contents(target, target_rows)
     _, here, there = np.intersect1d(our_contents, their_contents, return_indices=True)
     order = np.argsort(here)
-    names = _names(source, ours[here[order]].tolist()), _names(target, theirs[there[order]].tolist())
+    names = _ids(source, ours[here[order]].tolist()), _ids(target, theirs[there[order]].tolist())
     return list(zip(*names, strict=True))
 
 
-def _names(domain: Domain, rows: list[int]) -> list[str]:
+def _ids(domain: Domain, rows: list[int]) -> list[str]:
     return [str(row) if domain.ids is None else domain.ids[row] for row in rows]
 
 
@@ -234,44 +234,44 @@ def _things(report: DomainReport) -> str:
 
 
 def _about_scales(name: str, ours: FeatureReport, theirs: FeatureReport, scales: ScaleReport) -> list[str]:
-    """Say in one line what is on another scale, since one cause is often behind it all."""
+    """Warn in one line of what is on another scale, since one cause is often behind it all."""
     parts = []
-    if _far(scales.length, _LENGTH_FACTOR):
+    if _beyond(scales.length, _LENGTH_FACTOR):
         parts.append(f"the mean length of a row is {theirs.length:.3g}, the source's is {ours.length:.3g}")
-    elif _far(scales.std, _LENGTH_FACTOR):
+    elif _beyond(scales.std, _LENGTH_FACTOR):
         parts.append(f"values deviate by {theirs.std:.3g}, the source's by {ours.std:.3g}")
     apart, width = list(map(str, scales.apart)), math.prod(ours.shape)
     if len(apart) > _COLUMNS_APART * width:
         factor = f"over {_COLUMN_FACTOR:.0f} times as much in one domain"
-        parts.append(f"{len(apart)} of {width} columns vary {factor} ({_some(apart)})")
+        parts.append(f"{len(apart)} of {width} columns vary {factor} ({_first_few(apart)})")
     return [f"{name}: {', and '.join(parts)}; bring both domains to one scale"] if parts else []
 
 
-def _far(ratio: float | None, factor: float) -> bool:
+def _beyond(ratio: float | None, factor: float) -> bool:
     return ratio is not None and not 1 / factor <= ratio <= factor
 
 
 def _about_columns(name: str, own: FeatureReport, other: FeatureReport) -> list[str]:
-    """Name the columns that this domain alone does not use."""
+    """Warn of columns that this domain alone does not use."""
     idle, width = sorted(set(own.constant) - set(other.constant)), math.prod(own.shape)
     if len(idle) <= _IDLE_COLUMNS * width:
         return []
-    where = _some(list(map(str, idle)))
+    where = _first_few(list(map(str, idle)))
     return [f"{name}: {len(idle)} of {width} columns never change, and in the other domain they do: {where}"]
 
 
 def _oddities(report: DomainReport) -> list[str]:
-    lines = [f"skipped {len(ids)}, {why}: {_some(ids)}" for why, ids in report.skipped.items()]
+    lines = [f"skipped {len(ids)}, {why}: {_first_few(ids)}" for why, ids in report.skipped.items()]
     if report.duplicates:
         copies = sum(len(ids) - 1 for ids in report.duplicates)
-        groups = _some([" = ".join(ids) for ids in report.duplicates])
+        groups = _first_few([" = ".join(ids) for ids in report.duplicates])
         lines.append(f"{copies} copies of other {_things(report)}: {groups}")
     if report.features and report.features.zero_rows:
         empty = report.features.zero_rows
-        lines.append(f"{len(empty)} rows are zeros only: {_some(empty)}")
+        lines.append(f"{len(empty)} rows are zeros only: {_first_few(empty)}")
     single = [name for name, count in report.classes.items() if count == 1]
     if single:
-        lines.append(f"{len(single)} classes have one sample only: {_some(single)}")
+        lines.append(f"{len(single)} classes have one sample only: {_first_few(single)}")
     return [f"{report.name}: {line}" for line in lines]
 
 
@@ -287,11 +287,11 @@ def _about_classes(source: DomainReport, target: DomainReport, batch: int) -> li
         if extra:
             hint = nearest(extra[0], missing) if missing else ""
             hint = hint if "mean" in hint else ""
-            lines.append(f"{target.name}: {len(extra)} classes are not in the source: {_some(extra)}{hint}")
+            lines.append(f"{target.name}: {len(extra)} classes are not in the source: {_first_few(extra)}{hint}")
         if missing:
-            lines.append(f"{target.name}: {len(missing)} classes of the source are not in it: {_some(missing)}")
+            lines.append(f"{target.name}: {len(missing)} classes of the source are not in it: {_first_few(missing)}")
     return lines
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_few(names: Sequence[str]) -> str:
     return ", ".join(names[:_EXAMPLES]) + (", …" if len(names) > _EXAMPLES else "")

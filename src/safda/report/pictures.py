@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from safda.adapted import Adapted
+from safda.classifier import Adapted
 from safda.data import Domain
-from safda.data.feed import evaluation_batches
-from safda.runs import write_bytes
+from safda.data.loader import evaluation_batches
+from safda.io import write_bytes
 
 _SHOWN = 400  # samples of each domain in a t-SNE
 
@@ -71,7 +71,7 @@ def _some_rows(count: int) -> torch.Tensor:
 
 @torch.inference_mode()
 def mixing_weights(adapted: Adapted, domain: Domain) -> NDArray[np.float32]:
-    """Give η of one random pairing of a domain's samples; empty for a model without SAF."""
+    """Return η of one random pairing of a domain's samples; empty for a model without SAF."""
     model = adapted.model
     if model.saf is None:
         return np.empty(0, dtype=np.float32)

@@ -23,14 +23,14 @@ from accelerate.utils import LoggerType
 from torch import Tensor, nn
 
 from safda.data import Domain, Stream, mixed_seed
-from safda.data.feed import training_batches
+from safda.data.loader import training_batches
 from safda.errors import Interrupted, SafdaError, nearest
 from safda.model import AdaptationModel, StepOutput
 from safda.neighbours import Neighbourhood
-from safda.networks import synchronise_batch_norm
+from safda.nn.norm import synchronise_batch_norm
 from safda.recipe import Recipe
-from safda.runs import Checkpoint, RunFolder
 from safda.schedules import decay, ramp
+from safda.training.checkpoint import Checkpoint, RunFolder
 
 
 class Watch(Protocol):

@@ -1,4 +1,4 @@
-"""Tables as files: named columns to CSV, lines of JSON or Parquet."""
+"""Files that appear whole or not at all: bytes, text, JSON; and tables, as CSV, lines of JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -7,13 +7,83 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from safda.errors import SafdaError
-from safda.runs import write_bytes
 
+#: A table: the name of each column → its values.
 Columns = Mapping[str, list[Any]]
+
+
+# -------------------------------------------------------------------------------------------------------- atomic files
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file to write that appears under its name once it is whole and on disk, or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with draft.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_dir(path.parent)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically and durably."""
+    with new_file(path) as file:
+        file.write(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a text file atomically and durably."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON atomically and durably."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SafdaError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return content
+
+
+def sync_dir(path: Path) -> None:
+    """Bring a folder's entries to the disk, so that a file that was renamed in it stays so."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class disk_errors:
+    """Turn what the operating system says of a disk into one line: for use in ``with``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError):
+            raise SafdaError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
 
 
 def require_writable(path: Path, endings: Iterable[str]) -> None:
@@ -61,7 +131,7 @@ def _csv(columns: Columns) -> bytes:
 
 
 def json_lines(columns: Columns) -> Iterator[str]:
-    """Give a table as lines of JSON, one for each row.
+    """Yield a table as lines of JSON, one for each row.
 
     >>> list(json_lines({"id": ["a", "b"], "class": ["ant", "bee"]}))
     ['{"id": "a", "class": "ant"}', '{"id": "b", "class": "bee"}']

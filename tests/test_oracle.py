@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
-from safda.scoring import calibration_error, score
+from safda.evaluation.oracle import calibration_error, score
 
 
 @given(st.integers(0, 999), st.integers(2, 6), st.integers(1, 60))

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from safda.data.domain import Domain
-from safda.data.feed import read_ahead
-from safda.data.mapped import MappedRows, Segment
-from safda.data.pictures import Pictures
-from safda.data.places import cache_folder, readers
+from safda.data.images import ImageFiles
+from safda.data.loader import ProgressCallback, read_ahead
+from safda.data.memmap import MemmapRows, Segment
+from safda.data.settings import cache_dir, num_workers
 from safda.errors import SafdaError
 
 _BATCH = 32
@@ -36,68 +36,68 @@ def cached_features(
     extract: Callable[[Tensor], Tensor],
     key: str,
     width: int,
-    watch: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Domain:
-    """Give a domain of features in place of one of pictures.
+    """Return a domain of features in place of one of pictures.
 
     Args:
         domain: the pictures.
         extract: the backbone: from a batch of pictures to n×width features.
         key: all that the features depend on but the pictures.
         width: size of a feature.
-        watch: told (done, of how many) as it goes on.
+        progress: called with (done, total) as it goes on.
     """
-    pictures = domain.inputs
-    if not isinstance(pictures, Pictures):
+    images = domain.inputs
+    if not isinstance(images, ImageFiles):
         return domain
-    folder = cache_folder() / "features" / f"{key}-{pictures.transform.key}-{width}"
-    places = _places(folder)
-    missing = list({digest: row for row, digest in enumerate(pictures.digests) if digest not in places}.values())
+    folder = cache_dir() / "features" / f"{key}-{images.transform.key}-{width}"
+    locations = _locations(folder)
+    missing = list({digest: row for row, digest in enumerate(images.digests) if digest not in locations}.values())
     if missing:
-        _extract(domain, pictures, missing, extract, folder, watch)
-        places = _places(folder)
-    found = [places[digest] for digest in pictures.digests]
+        _extract(domain, images, missing, extract, folder, progress)
+        locations = _locations(folder)
+    found = [locations[digest] for digest in images.digests]
     paths = sorted({path for path, _ in found})
     number = {path: k for k, path in enumerate(paths)}
     segments = [Segment(path, 0, np.dtype(np.float32), width) for path in paths]
-    which = np.array([number[path] for path, _ in found])
-    return replace(domain, inputs=MappedRows(segments, which, np.array([row for _, row in found])))
+    segment_numbers = np.array([number[path] for path, _ in found])
+    return replace(domain, inputs=MemmapRows(segments, segment_numbers, np.array([row for _, row in found])))
 
 
 def _extract(
     domain: Domain,
-    pictures: Pictures,
+    images: ImageFiles,
     rows: list[int],
     extract: Callable[[Tensor], Tensor],
     folder: Path,
-    watch: Callable[[int, int], None] | None,
+    progress: ProgressCallback | None,
 ) -> None:
     parts = torch.split(torch.tensor(rows), _BATCH)
     done = 0
-    with _Writer(folder) as writer:
-        for part, inputs in zip(parts, read_ahead(domain.batch, parts, readers()), strict=True):
+    with _SegmentWriter(folder) as writer:
+        for part, inputs in zip(parts, read_ahead(domain.batch, parts, num_workers()), strict=True):
             features = extract(inputs)
             if not torch.isfinite(features).all():
                 row = int(part[~torch.isfinite(features).all(1)][0])
-                raise SafdaError(f"{pictures.files[row]}: the backbone makes features of it that are not finite")
-            writer.append(features, (pictures.digests[row] for row in part.tolist()))
+                raise SafdaError(f"{images.files[row]}: the backbone makes features of it that are not finite")
+            writer.append(features, (images.digests[row] for row in part.tolist()))
             done += len(part)
-            if watch:
-                watch(done, len(rows))
+            if progress:
+                progress(done, len(rows))
 
 
-def _places(folder: Path) -> dict[str, tuple[Path, int]]:
-    """Where the features of each picture are: digest → (file, row)."""
-    places = {}
+def _locations(folder: Path) -> dict[str, tuple[Path, int]]:
+    """Return where the features of each picture are: digest → (file, row)."""
+    locations = {}
     for digests in sorted(folder.glob("*.digests")):
         content = digests.read_bytes()
         for row in range(len(content) // _DIGEST):
             digest = content[row * _DIGEST : (row + 1) * _DIGEST].hex()
-            places[digest] = (digests.with_suffix(".rows"), row)
-    return places
+            locations[digest] = (digests.with_suffix(".rows"), row)
+    return locations
 
 
-class _Writer:
+class _SegmentWriter:
     """A new segment."""
 
     def __init__(self, folder: Path) -> None:
@@ -116,7 +116,7 @@ class _Writer:
         except OSError as error:
             raise SafdaError(f"{self._rows.name}: cannot be written: {error.strerror}") from None
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> _SegmentWriter:
         return self
 
     def __exit__(

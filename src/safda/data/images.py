@@ -3,7 +3,7 @@
 A picture becomes an input in two stages. The first depends on nothing but the file and the network: upright, in RGB,
 the short side a little more than the network's (256 for 224). The second cuts the input out of it: the centre, or for
 training a random part at a random scale, flipped or not, as uniform numbers say that the caller drew. So a cache of
-the first stage changes no result, and neither does the number of readers. Both give 8-bit pixels: the network
+the first stage changes no result, and neither does the number of workers. Both give 8-bit pixels: the network
 normalises a whole batch in one go.
 """
 
@@ -27,7 +27,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from safda.errors import SafdaError
-from safda.networks import guard_torchvision
+from safda.nn.vision import guard_torchvision
 
 Image.init()
 _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "DIB", "TGA", "ICO", "QOI")
@@ -68,8 +68,8 @@ class Transform:
         """A name for files of what it makes, which training crops are not."""
         return f"{self.side}-{self.short}-{self.interpolation}{'-squash' if self.squash else ''}"
 
-    def resized(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Give width and height of a picture after the first stage."""
+    def resized_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return width and height of a picture after the first stage."""
         short, (least, most) = self.short, sorted(size)
         if self.squash:
             return short, short
@@ -80,7 +80,7 @@ class Transform:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageFiles:
     """Picture files as the inputs of a domain.
 
     Attributes:
@@ -110,19 +110,19 @@ class Pictures:
         return len(self.files)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Give the centres of these pictures."""
+        """Return the center crops of these pictures, n×3×side×side."""
         return self._batch(rows, None)
 
-    def augmented(self, rows: Tensor, draws: NDArray[np.float64]) -> Tensor:
-        """Give a random part of each of these pictures."""
-        return self._batch(rows, draws)
+    def augmented(self, rows: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
+        """Return a random resized crop of each of these pictures."""
+        return self._batch(rows, uniforms)
 
-    def at(self, transform: Transform, cache: Path | None = None) -> Pictures:
-        """Give the same pictures for a network that wants them so."""
+    def with_transform(self, transform: Transform, cache: Path | None = None) -> ImageFiles:
+        """Return the same pictures with another transform."""
         return replace(self, transform=transform, cache=cache)
 
-    def take(self, rows: Tensor) -> Pictures:
-        """Give these pictures alone, none of them decoded."""
+    def take(self, rows: Tensor) -> ImageFiles:
+        """Return these pictures alone, none of them decoded."""
         numbers = rows.tolist()
         return replace(
             self,
@@ -133,16 +133,20 @@ class Pictures:
         )
 
     def fingerprint(self) -> str:
-        """A digest of all contents, in order."""
+        """Return a digest of all contents, in order."""
         return hashlib.sha256("".join(self.digests).encode()).hexdigest()[:32]
 
-    def _batch(self, rows: Tensor, draws: NDArray[np.float64] | None) -> Tensor:
+    def _batch(self, rows: Tensor, uniforms: NDArray[np.float64] | None) -> Tensor:
         side = self.transform.side
         batch = np.empty((len(rows), side, side, 3), dtype=np.uint8)
-        for place, row in enumerate(rows.tolist()):
-            whole = self._decoded(row)
-            part = _centre(whole, side) if draws is None else _random_part(whole, self.transform, draws[place])
-            batch[place] = part.permute(1, 2, 0).numpy()
+        for i, row in enumerate(rows.tolist()):
+            image = self._decoded(row)
+            crop = (
+                _center_crop(image, side)
+                if uniforms is None
+                else _random_resized_crop(image, self.transform, uniforms[i])
+            )
+            batch[i] = crop.permute(1, 2, 0).numpy()
         return torch.from_numpy(batch).permute(0, 3, 1, 2)  # channels last in memory: the faster way through a CNN
 
     @cached_property
@@ -150,7 +154,7 @@ class Pictures:
         if self.cache is None:
             return None
         key = f"{self.fingerprint()}-{self.transform.key}"
-        return DecodedStore(self.cache, key, [self.transform.resized(size) for size in self.sizes])
+        return DecodedStore(self.cache, key, [self.transform.resized_size(size) for size in self.sizes])
 
     def _decoded(self, row: int) -> Tensor:
         store = self._store
@@ -158,71 +162,71 @@ class Pictures:
         if kept is not None:
             return kept
         try:
-            picture = decoded(self.files[row], self.transform)
+            image = decode(self.files[row], self.transform)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise SafdaError(f"{self.files[row]}: could be read before and cannot now ({first_line(error)})") from None
         if store:
-            store.put(row, picture)
-        return picture
+            store.put(row, image)
+        return image
 
 
-def decoded(file: Path, transform: Transform) -> Tensor:
+def decode(file: Path, transform: Transform) -> Tensor:
     """Read one picture: upright, RGB, 8 bits, resized as asked; 3×h×w, channels last in memory.
 
     A JPEG is decoded at a half, a quarter or an eighth of its size where that is still large enough.
     """
-    with Image.open(file, formats=FORMATS) as picture:
-        size = upright_size(picture)
-        picture.draft("RGB", (transform.short, transform.short))
-        pixels = np.asarray(as_rgb(picture))
-    width, height = transform.resized(size)
+    with Image.open(file, formats=FORMATS) as image:
+        size = upright_size(image)
+        image.draft("RGB", (transform.short, transform.short))
+        pixels = np.asarray(to_rgb(image))
+    width, height = transform.resized_size(size)
     return resize(torch.from_numpy(pixels).permute(2, 0, 1), height, width, transform.interpolation)
 
 
-def resize(picture: Tensor, height: int, width: int, interpolation: str) -> Tensor:
+def resize(image: Tensor, height: int, width: int, interpolation: str) -> Tensor:
     """Resize 8-bit pixels, without aliasing."""
-    if tuple(picture.shape[1:]) == (height, width):
-        return picture
-    functional = _transforms()
+    if tuple(image.shape[1:]) == (height, width):
+        return image
+    functional = _torchvision()
     how = functional.InterpolationMode(interpolation)
-    resized: Tensor = functional.resize(picture, [height, width], interpolation=how, antialias=True)
+    resized: Tensor = functional.resize(image, [height, width], interpolation=how, antialias=True)
     return resized
 
 
 @cache
-def _transforms() -> Any:
-    """torchvision's functions, imported on first use: whoever brings features never waits for them."""
+def _torchvision() -> Any:
+    """Return torchvision's functions, imported on first use: whoever brings features never waits for them."""
     guard_torchvision()
     from torchvision.transforms.v2 import functional
 
     return functional
 
 
-def upright_size(picture: Any) -> tuple[int, int]:
-    """Width and height once EXIF's rotation is undone."""
-    width, height = picture.size
-    return (height, width) if orientation(picture) in (5, 6, 7, 8) else (width, height)
+def upright_size(image: Any) -> tuple[int, int]:
+    """Return width and height once EXIF's rotation is undone."""
+    width, height = image.size
+    return (height, width) if orientation(image) in (5, 6, 7, 8) else (width, height)
 
 
-def orientation(picture: Any) -> int:
-    """EXIF's word on how a picture must be turned: 2 to 8; 1 is upright."""
-    value = picture.getexif().get(0x0112, 1)
+def orientation(image: Any) -> int:
+    """Return EXIF's orientation, 2 to 8; 1 is upright."""
+    value = image.getexif().get(0x0112, 1)
     return value if value in range(2, 9) else 1
 
 
-def as_rgb(picture: Any) -> Any:
+def to_rgb(image: Any) -> Any:
     """Turn a picture of any mode into upright RGB: the first frame, on white where it is transparent."""
-    if orientation(picture) != 1:
-        picture = ImageOps.exif_transpose(picture)
-    if picture.mode.startswith("I") or picture.mode == "F":
-        picture = Image.fromarray(_eight_bits(np.asarray(picture)))
-    if picture.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info:
-        picture = picture.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
-    return picture if picture.mode == "RGB" else picture.convert("RGB")
+    if orientation(image) != 1:
+        image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        image = Image.fromarray(_to_uint8(np.asarray(image)))
+    if image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _eight_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
+def _to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Bring deeper pixels to 8 bits: whole numbers are 16 bits deep, fractions reach from 0 to 1."""
     if values.dtype.kind == "f":
         values = np.nan_to_num(values, posinf=0, neginf=0) * (255 if np.nanmax(values) <= 1 else 1)
@@ -232,33 +236,35 @@ def _eight_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def first_line(error: BaseException) -> str:
-    """Say in a few words what a library complained of."""
+    """Return the first line of an error's message."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 # ---------------------------------------------------------------------------------------------- cutting inputs
 
 
-def _centre(picture: Tensor, side: int) -> Tensor:
-    cut: Tensor = _transforms().center_crop(picture, [side, side])
-    return cut
+def _center_crop(image: Tensor, side: int) -> Tensor:
+    crop: Tensor = _torchvision().center_crop(image, [side, side])
+    return crop
 
 
-def _random_part(picture: Tensor, transform: Transform, draws: NDArray[np.float64]) -> Tensor:
-    """Cut a random part, bring it to the network's size, and flip every other one."""
-    top, left, height, width = random_box(picture.shape[1], picture.shape[2], draws, transform.scale)
-    cut = picture[:, top : top + height, left : left + width]
-    part = resize(cut, transform.side, transform.side, transform.interpolation)
-    return part.flip(2) if draws[-1] < 0.5 else part
+def _random_resized_crop(image: Tensor, transform: Transform, uniforms: NDArray[np.float64]) -> Tensor:
+    """Crop a random part, resize it to the network's input, and flip every other one."""
+    top, left, height, width = random_crop_params(image.shape[1], image.shape[2], uniforms, transform.scale)
+    crop = image[:, top : top + height, left : left + width]
+    crop = resize(crop, transform.side, transform.side, transform.interpolation)
+    return crop.flip(2) if uniforms[-1] < 0.5 else crop
 
 
-def random_box(height: int, width: int, draws: NDArray[np.float64], scale: float = 0.08) -> tuple[int, int, int, int]:
+def random_crop_params(
+    height: int, width: int, uniforms: NDArray[np.float64], scale: float = 0.08
+) -> tuple[int, int, int, int]:
     """Draw (top, left, height, width) of 8% (``scale``) to 100% of the area and 3:4 to 4:3, as torchvision's crop does.
 
-    >>> random_box(256, 256, np.full(41, 0.5))
+    >>> random_crop_params(256, 256, np.full(41, 0.5))
     (34, 34, 188, 188)
     """
-    for area, ratio, top, left in draws[: 4 * _TRIES].reshape(_TRIES, 4):
+    for area, ratio, top, left in uniforms[: 4 * _TRIES].reshape(_TRIES, 4):
         target = height * width * (scale + (1 - scale) * area)
         aspect = math.exp(math.log(4 / 3) * (2 * ratio - 1))
         w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
@@ -283,13 +289,13 @@ class DecodedStore:
         self._starts = [0, *itertools.accumulate(math.prod(shape) for shape in self._shapes)]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._pixels, self._sums = (_opened(folder / f"{key}.{kind}") for kind in ("pixels", "sums"))
+            self._pixels, self._sums = (_open(folder / f"{key}.{kind}") for kind in ("pixels", "sums"))
         except OSError as error:
             raise SafdaError(f"{folder}: cannot hold the cache of decoded pictures: {error.strerror}") from None
         self._full = False
 
     def get(self, row: int) -> Tensor | None:
-        """Give a picture, or None if it is not there whole."""
+        """Return a picture, or None if it is not there whole."""
         checksum = os.pread(self._sums.fileno(), _SUM, row * _SUM)
         if not any(checksum):
             return None
@@ -298,9 +304,9 @@ class DecodedStore:
             return None
         return torch.frombuffer(pixels, dtype=torch.uint8).view(self._shapes[row]).permute(2, 0, 1)
 
-    def put(self, row: int, picture: Tensor) -> None:
+    def put(self, row: int, image: Tensor) -> None:
         """Keep a picture."""
-        pixels = np.ascontiguousarray(picture.permute(1, 2, 0).numpy()).data
+        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy()).data
         if self._full or pixels.shape != self._shapes[row]:  # the file is no longer what it was
             return
         try:
@@ -318,6 +324,6 @@ def _checksum(pixels: Any) -> bytes:
     return (zlib.crc32(pixels) or 1).to_bytes(_SUM, "little")  # 0 stands for "not there"
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     path.touch()
     return path.open("r+b", buffering=0)

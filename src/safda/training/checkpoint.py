@@ -20,24 +20,23 @@ safetensors and the rest is text, so loading never runs code.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from safetensors.torch import save as serialise
 from torch import Tensor
 
 from safda.errors import SafdaError
+from safda.io import disk_errors, read_json, sync_dir, write_bytes, write_json, write_text
+from safda.nn.weights import read_weights
 from safda.recipe import FORMAT, Recipe, check_format
-from safda.weights import read_weights
 
 _KEPT_CHECKPOINTS = 2
 _MODELS_ON_DISK = 2 * (_KEPT_CHECKPOINTS + 1) + 1  # weights and momentum, one more being written, and the result
@@ -79,7 +78,7 @@ class RunFolder:
             raise SafdaError(f"{path}: is not empty; choose a new folder for the run")
         made = not run.path.exists()
         try:
-            with _disk(run.path):
+            with disk_errors(run.path):
                 (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
                 _require_room(run.path, model_size * _MODELS_ON_DISK)
                 write_json(run.path / "data.json", {"format": FORMAT, **data})
@@ -130,16 +129,16 @@ class RunFolder:
 
     def save_summary(self, summary: Mapping[str, Any]) -> None:
         """Write what is to be said of the result."""
-        with _disk(self.path):
+        with disk_errors(self.path):
             write_json(self.path / "summary.json", dict(summary))
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append one line of metrics."""
-        with _disk(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with disk_errors(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Give all metrics so far; a line that a kill cut short is left out."""
+        """Return all metrics so far; a line that a kill cut short is left out."""
         lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
@@ -152,7 +151,7 @@ class RunFolder:
         """Write a checkpoint whole, then let the oldest go."""
         final = self._checkpoint_path(checkpoint.step)
         draft = final.with_name(f".{final.name}")
-        with _disk(self.path):
+        with disk_errors(self.path):
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
             write_bytes(draft / "model.safetensors", serialise(checkpoint.model))
@@ -161,7 +160,7 @@ class RunFolder:
             write_json(draft / "state.json", {"step": checkpoint.step, "scaler": checkpoint.scaler})
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
-            _flush_folder(final.parent)
+            sync_dir(final.parent)
         for old in self._checkpoints()[:-_KEPT_CHECKPOINTS]:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -181,7 +180,7 @@ class RunFolder:
 
     def save_model(self, weights: Mapping[str, Tensor]) -> None:
         """Write the final model: this is what makes a run finished."""
-        with _disk(self.path):
+        with disk_errors(self.path):
             write_bytes(self.path / "model.safetensors", serialise(dict(weights)))
 
     def load_model(self) -> dict[str, Tensor]:
@@ -215,70 +214,8 @@ def _require_room(path: Path, size: int) -> None:
         raise SafdaError(f"{path}: the run needs {size / 1e6:,.1f} MB and the disk has {free / 1e6:,.1f} MB free")
 
 
-class _disk:
-    """Turn what the operating system says of a disk into one line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, OSError):
-            raise SafdaError(f"{self.path}: cannot be written: {error.strerror or error}") from error
-
-
-@contextmanager
-def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to write that appears under its name once it is whole and on disk, or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with draft.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-    _flush_folder(path.parent)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically and durably."""
-    with new_file(path) as file:
-        file.write(content)
-
-
-def write_text(path: Path, content: str) -> None:
-    """Write a text file atomically and durably."""
-    write_bytes(path, content.encode())
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON atomically and durably."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SafdaError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    return content
-
-
-def _flush_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def environment() -> dict[str, Any]:
-    """Say what a run ran on."""
+    """Return what a run ran on: versions, threads, git state."""
     import torch
 
     packages = ("safda", "torch", "torchvision", "timm", "accelerate", "numpy", "scikit-learn", "safetensors")

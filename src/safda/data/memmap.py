@@ -42,19 +42,19 @@ class Segment:
         return copied
 
 
-class MappedRows:
+class MemmapRows:
     """Rows picked from segments, as the inputs of a domain.
 
     Args:
         segments: the files.
-        which: for each sample, the number of its segment.
+        segment_of: for each sample, the number of its segment.
         rows: for each sample, its row there.
     """
 
     dtype = torch.float32
 
-    def __init__(self, segments: Sequence[Segment], which: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        self._segments, self._which, self._rows = segments, which, rows
+    def __init__(self, segments: Sequence[Segment], segment_of: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        self._segments, self._segment_of, self._rows = segments, segment_of, rows
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -69,22 +69,22 @@ class MappedRows:
         asked = rows.numpy()
         batch = np.empty((len(asked), self.shape[1]), dtype=np.float32)
         for number, segment in enumerate(self._segments):
-            here = self._which[asked] == number
+            here = self._segment_of[asked] == number
             if here.any():
                 batch[here] = segment.rows(self._rows[asked[here]])
         return torch.from_numpy(batch)
 
-    def augmented(self, rows: Tensor, draws: NDArray[np.float64]) -> Tensor:
+    def augmented(self, rows: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
         """Read these samples: features are what they are."""
         return self[rows]
 
-    def take(self, rows: Tensor) -> MappedRows:
-        """Give these samples alone; nothing is read."""
+    def take(self, rows: Tensor) -> MemmapRows:
+        """Return these samples alone; nothing is read."""
         asked = rows.numpy()
-        return MappedRows(self._segments, self._which[asked], self._rows[asked])
+        return MemmapRows(self._segments, self._segment_of[asked], self._rows[asked])
 
     def fingerprint(self) -> str:
-        """A digest of all samples."""
+        """Return a digest of all samples."""
         digest = hashlib.sha256(str(self.shape).encode())
         for rows in torch.split(torch.arange(len(self)), _CHUNK):
             digest.update(self[rows].numpy().data)

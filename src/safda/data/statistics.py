@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from safda.data.domain import Domain
-from safda.data.feed import evaluation_batches
+from safda.data.loader import evaluation_batches
 
 _DIGEST = 16  # bytes: of two different rows, equal digests are not to be expected in any lifetime
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowStatistics:
     """What one pass over a domain's rows found.
 
     Attributes:
@@ -40,10 +40,10 @@ class Rows:
     digests: NDArray[np.bytes_]
 
 
-def scan(domain: Domain) -> Rows:
-    """Look at all rows of a domain once; samples of more than one dimension are taken as rows.
+def row_statistics(domain: Domain) -> RowStatistics:
+    """Compute statistics of a domain's rows in one pass; samples of more than one dimension are taken as rows.
 
-    >>> rows = scan(Domain("d", torch.tensor([[3.0, 4.0, 0.0], [0.0, 4.0, 3.0], [0.0, 0.0, 0.0]])))
+    >>> rows = row_statistics(Domain("d", torch.tensor([[3.0, 4.0, 0.0], [0.0, 4.0, 3.0], [0.0, 0.0, 0.0]])))
     >>> round(rows.length, 3), rows.empty.tolist(), rows.constant.tolist()
     (3.333, [2], [False, False, False])
     """
@@ -66,7 +66,7 @@ def scan(domain: Domain) -> Rows:
         changes |= (values != 0).any(0)
         total, squares, done = total + values.sum(0), squares + values.square().sum(0), here.stop
     means, variances = total / count, (squares / count - (total / count).square()).clamp_min(0)
-    return Rows(
+    return RowStatistics(
         length / count,
         _overall_std(means + first, variances),
         zeros / (count * width),
@@ -82,5 +82,5 @@ def _digest(row: NDArray[np.float32]) -> bytes:
 
 
 def _overall_std(means: Tensor, variances: Tensor) -> float:
-    """Give the standard deviation of all values, from the moments of each column."""
+    """Return the standard deviation of all values, from the moments of each column."""
     return math.sqrt(float(variances.mean() + means.var(correction=0)))

@@ -35,7 +35,7 @@ class Evaluation:
     mean_confidence: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from sklearn.metrics import cohen_kappa_score
 from torch import Tensor
 
-from safda.adapted import Adapted, Predictions
+from safda.classifier import Adapted, Predictions
 from safda.data import Domain
+from safda.evaluation.scores import scores
 from safda.neighbours import nearest_samples
-from safda.selection import scores
 
 TRUST, DOUBT, DISTRUST = "trust", "doubt", "do not trust"
 
@@ -39,7 +39,7 @@ def summarise(
     source_labels: Tensor,
     structure: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Say what is known of predictions without labels: shares of the classes, confidence, agreement, scores, a verdict.
+    """Summarise predictions without labels: shares of the classes, confidence, agreement, scores, a verdict.
 
     Args:
         predictions: what the adapted classifier says of the target.
@@ -89,13 +89,13 @@ def _certainty(predictions: Predictions) -> dict[str, Any]:
 
 
 def _agreement(one: NDArray[np.int64], other: NDArray[np.int64]) -> dict[str, float]:
-    """Give the share of equal answers, and Cohen's kappa: how far it is beyond chance, where 1 is all of the way."""
+    """Return the share of equal answers, and Cohen's kappa: how far it is beyond chance, where 1 is all of the way."""
     share = float((one == other).mean())
     return {"share": share, "kappa": float(cohen_kappa_score(one, other)) if share < 1 else 1.0}
 
 
 def neighbour_structure(source_only: Adapted, features: Domain) -> dict[str, float]:
-    """Tell how alike samples that are near each other look to a classifier, and how alike they would by chance.
+    """Measure how alike samples that are near each other look to a classifier, and how alike they would by chance.
 
     If the classes that it learned show in the target at all, near samples mostly get the same answer. What is chance
     depends on the features; so it is measured, on the same ones with every column shuffled by itself.
@@ -118,7 +118,7 @@ def _among_neighbours(source_only: Adapted, some: Domain) -> float:
 
 
 def _concerns(summary: Mapping[str, Any], shares: Mapping[str, NDArray[np.float64]]) -> tuple[list[str], list[str]]:
-    """Say what looks wrong: what is a reason not to trust the predictions, and what is one to doubt them."""
+    """Return what looks wrong: reasons not to trust the predictions, and reasons to doubt them."""
     serious, slight = [], []
     largest = int(shares["predicted"].argmax())
     share, usual = shares["predicted"][largest], shares["source"][largest]

@@ -73,5 +73,5 @@ SCORES: dict[str, Callable[[Tensor], float]] = {
 
 
 def scores(probabilities: Tensor) -> dict[str, float]:
-    """Give every score of a classifier's predictions."""
+    """Return every score of a classifier's predictions."""
     return {name: score(probabilities) for name, score in SCORES.items()}

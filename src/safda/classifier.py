@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from safda.data import Domain, load_domain
-from safda.data.feed import Count, evaluation_batches
-from safda.data.pictures import Pictures, Transform
+from safda.data.images import ImageFiles, Transform
+from safda.data.loader import ProgressCallback, evaluation_batches
 from safda.errors import SafdaError, nearest
-from safda.features import for_network, frozen_features
+from safda.evaluation.oracle import Evaluation, score
+from safda.extraction import for_network, frozen_features
+from safda.io import write_table
 from safda.model import AdaptationModel
 from safda.recipe import Recipe
-from safda.runs import RunFolder
-from safda.scoring import Evaluation, score
-from safda.tables import write_table
-from safda.training import load_weights, size_of, weights_of
+from safda.training.checkpoint import RunFolder
+from safda.training.loop import load_weights, size_of, weights_of
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Predictions:
         return highest
 
     def ranked(self, most: int) -> list[list[tuple[str, float]]]:
-        """Give for each sample its most probable classes and their probabilities, the first one first."""
+        """Return for each sample its most probable classes and their probabilities, the first one first."""
         probabilities = self.probabilities
         best = np.argsort(-probabilities, axis=1, kind="stable")[:, :most]
         return [
@@ -71,7 +71,7 @@ class Predictions:
         ]
 
     def table(self, all_probabilities: bool = False) -> dict[str, list[Any]]:
-        """Give columns: id, class, confidence and, on request, one column a class."""
+        """Return columns: id, class, confidence and, on request, one column a class."""
         columns: dict[str, list[Any]] = {
             "id": list(self.ids),
             "class": self.labels,
@@ -95,7 +95,8 @@ class Adapted:
         model: the network.
         classes: names of the classes.
         data: what its run folder remembers of the data.
-        summary: what is to be said of it without labels (:func:`safda.verdict.summarise`), where that was asked for.
+        summary: what is to be said of it without labels, where that was asked for: from
+            :func:`safda.evaluation.verdict.summarise`.
 
     Example:
         >>> import numpy, safda
@@ -121,20 +122,20 @@ class Adapted:
         """Where the network is."""
         return next(self.model.parameters()).device
 
-    def ready(self, data: Any, count: Count | None = None) -> Domain:
-        """Give a domain as the network takes it: pictures in its input size, or as a frozen backbone's features."""
+    def ready(self, data: Any, progress: ProgressCallback | None = None) -> Domain:
+        """Return a domain as the network takes it: pictures in its input size, or as a frozen backbone's features."""
         domain = for_network(load_domain(data), transform_of(self.data))
         check_shape(domain, tuple(self.data["input_shape"]))
-        return frozen_features(self.model, domain, count)
+        return frozen_features(self.model, domain, progress)
 
-    def predict(self, data: Any, count: Count | None = None) -> Predictions:
+    def predict(self, data: Any, progress: ProgressCallback | None = None) -> Predictions:
         """Predict the class of every sample.
 
         Args:
             data: a domain: a name, a path, several pictures' paths or an array.
-            count: told (done, of how many) while a frozen backbone looks at pictures it has not seen.
+            progress: called with (done, total) while a frozen backbone looks at pictures it has not seen.
         """
-        return self.answer(self.ready(data, count))
+        return self.answer(self.ready(data, progress))
 
     @torch.inference_mode()
     def answer(self, domain: Domain) -> Predictions:
@@ -157,7 +158,7 @@ class Adapted:
         if unknown:
             more = f" (nor were {len(unknown) - 1} more)" if len(unknown) > 1 else ""
             hint = nearest(unknown[0], self.classes)
-            hint = hint if "mean" in hint else f", whose classes are {_some(self.classes)}"
+            hint = hint if "mean" in hint else f", whose classes are {_first_few(self.classes)}"
             raise SafdaError(f"{domain.name}: class {unknown[0]!r} was not in the source{more}{hint}")
         number = torch.tensor([self.classes.index(name) if name in self.classes else -1 for name in names])
         return score(predictions.probabilities, number[labels].numpy(), self.classes)
@@ -196,7 +197,7 @@ class Adapted:
 def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
     """Make sure that a domain's inputs look like those of training."""
     there = tuple(domain.inputs.shape[1:])
-    if isinstance(domain.inputs, Pictures) and len(shape) == 1:
+    if isinstance(domain.inputs, ImageFiles) and len(shape) == 1:
         raise SafdaError(
             f"{domain.name}: holds pictures, the source rows of {shape[0]} numbers; "
             "'safda features' with the same backbone makes such rows of pictures"
@@ -206,11 +207,11 @@ def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
 
 
 def transform_of(data: Mapping[str, Any]) -> Transform:
-    """Tell how a run's backbone wants pictures; of a run on anything else, it says nothing."""
+    """Return the transform of a run's backbone; for a run on anything else, it has no meaning."""
     return Transform(**data.get("transform") or {"side": data["input_shape"][-1]})
 
 
-def _some(names: tuple[str, ...], most: int = 8) -> str:
+def _first_few(names: tuple[str, ...], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 

@@ -44,13 +44,13 @@ def load_backbone(network: nn.Module, path: Path, head: tuple[str, ...]) -> None
         "of another shape are": [name for name in own if name in kept and kept[name].shape != own[name].shape],
     }
     if any(wrong.values()):
-        told = "; ".join(f"{what} {_some(names)}" for what, names in wrong.items() if names)
-        raise SafdaError(f"{path}: does not fit the backbone's {len(own)} weights: {told}")
+        details = "; ".join(f"{what} {_first_few(names)}" for what, names in wrong.items() if names)
+        raise SafdaError(f"{path}: does not fit the backbone's {len(own)} weights: {details}")
     network.load_state_dict(kept)
 
 
 def hub_file(name: str, repository: str | None) -> Path:
-    """Give timm's weights of a model as a file: from the hub's cache, or downloaded there.
+    """Return timm's weights of a model as a file: from the hub's cache, or downloaded there.
 
     The hub's own client would try again and again for a minute where there is no connection; so ask once first.
 
@@ -78,7 +78,7 @@ def hub_file(name: str, repository: str | None) -> Path:
 
 
 def digest_of(network: nn.Module) -> str:
-    """A digest of a network's kind and weights."""
+    """Return a digest of a network's kind and weights."""
     digest = hashlib.sha256(type(network).__qualname__.encode())
     for name, value in network.state_dict().items():
         digest.update(f"{name} {tuple(value.shape)}".encode())
@@ -86,6 +86,6 @@ def digest_of(network: nn.Module) -> str:
     return digest.hexdigest()[:32]
 
 
-def _some(names: list[str]) -> str:
+def _first_few(names: list[str]) -> str:
     more = f", … ({len(names)} in all)" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,104 @@
+"""Batches, read ahead: while a step computes, threads read and decode what the next ones need.
+
+Threads suffice: reading, decoding and resizing all let go of Python's lock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from safda.data.domain import UNIFORMS_PER_SAMPLE, Domain
+from safda.data.sampler import Stream, mixed_seed
+from safda.data.settings import num_workers
+from safda.errors import SafdaError
+
+_MOST_ROWS, _MOST_VALUES = 1024, 2**22  # in a batch of evaluation
+_CROP_SEED = 0xC209  # keeps the seeds of crops apart from those of epochs and steps
+
+#: Called with (done, total) as work goes on.
+ProgressCallback = Callable[[int, int], None]
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+
+def read_ahead(
+    read: Callable[[Request], Result], requests: Iterable[Request], threads: int
+) -> Generator[Result, None, None]:
+    """Yield ``read`` of every request, in order, some of them read before their turn has come; 0 threads: none.
+
+    >>> list(read_ahead(abs, [-1, -2, -3], threads=2))
+    [1, 2, 3]
+    """
+    if not threads:
+        yield from map(read, requests)
+        return
+    remaining = iter(requests)
+    with ThreadPoolExecutor(threads, "safda-reader") as pool:
+        try:
+            pending: deque[Future[Result]] = deque(pool.submit(read, each) for each in islice(remaining, threads + 1))
+            while pending:
+                result = pending.popleft().result()
+                pending.extend(pool.submit(read, each) for each in islice(remaining, 1))
+                yield result
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def training_batches(
+    domains: Sequence[Domain], streams: Sequence[Stream], steps: range, shard: slice, threads: int | None = None
+) -> Generator[list[tuple[Tensor, Tensor]], None, None]:
+    """Yield each step's (row numbers, inputs) of each domain.
+
+    A batch is a function of the streams' seed and the step alone, down to where a picture is cropped, whatever
+    the number of threads and wherever ``steps`` starts.
+
+    Args:
+        domains: source and target.
+        streams: which rows each of them gives at a step.
+        steps: the steps to come.
+        shard: this process's rows of a batch.
+        threads: how many read ahead; None chooses.
+    """
+
+    def request_of(step: int) -> tuple[int, list[Tensor]]:
+        return step, [stream.rows(step) for stream in streams]
+
+    def read(request: tuple[int, list[Tensor]]) -> list[tuple[Tensor, Tensor]]:
+        step, rows_of_each = request
+        batches = []
+        for domain, stream, rows in zip(domains, streams, rows_of_each, strict=True):
+            uniforms = None
+            if not domain.in_memory:  # only pictures are cropped; making a generator is a tenth of a small step's time
+                seed = mixed_seed(stream.seed, step, stream.domain, _CROP_SEED)
+                uniforms = np.random.default_rng(seed).random((len(rows), UNIFORMS_PER_SAMPLE))[shard]
+            batches.append((rows[shard], domain.batch(rows[shard], uniforms)))
+        return batches
+
+    if threads is None:
+        threads = 0 if all(domain.in_memory for domain in domains) else num_workers()
+    return read_ahead(read, map(request_of, steps), threads)
+
+
+def evaluation_batches(domain: Domain) -> Generator[Tensor, None, None]:
+    """Yield all inputs of a domain in order, as evaluation sees them, so many at once that memory stays small."""
+    size = max(1, min(_MOST_ROWS, _MOST_VALUES // math.prod(domain.inputs.shape[1:])))
+    return read_ahead(
+        domain.batch, torch.split(torch.arange(len(domain)), size), 0 if domain.in_memory else num_workers()
+    )
+
+
+def feature_batches(domain: Domain, knob: str) -> Generator[Tensor, None, None]:
+    """Yield all features of a domain in order; where its samples are not features, say which knob needs them."""
+    if len(domain.inputs.shape) != 2:
+        raise SafdaError(f"{domain.name}: {knob} needs features: arrays, or pictures with network.frozen = true")
+    return evaluation_batches(domain)

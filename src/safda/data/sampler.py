@@ -1,0 +1,45 @@
+"""Which samples a step takes: a function of the seed and the step alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Stream:
+    """Batches of row numbers, epoch after epoch without replacement, as a pure function of the step.
+
+    Nothing here is state that a checkpoint would have to hold: ``rows(step)`` is the same whoever asks.
+
+    >>> stream = Stream(rows=5, batch=2, seed=0, domain=0)
+    >>> sorted(torch.cat([stream.rows(step) for step in range(5)]).tolist())    # two epochs of five
+    [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    """
+
+    def __init__(self, rows: int, batch: int, seed: int, domain: int) -> None:
+        self.count, self.batch, self.seed, self.domain = rows, batch, seed, domain
+        self._epochs: dict[int, Tensor] = {}
+
+    def rows(self, step: int) -> Tensor:
+        """Return the row numbers of one step's batch."""
+        start, stop = step * self.batch, (step + 1) * self.batch
+        parts = []
+        while start < stop:
+            epoch, offset = divmod(start, self.count)
+            part = self._epoch(epoch)[offset : offset + stop - start]
+            parts.append(part)
+            start += len(part)
+        return torch.cat(parts)
+
+    def _epoch(self, epoch: int) -> Tensor:
+        if epoch not in self._epochs:
+            generator = torch.Generator().manual_seed(mixed_seed(self.seed, self.domain, epoch))
+            newest = {epoch - 1: self._epochs[epoch - 1]} if epoch - 1 in self._epochs else {}
+            self._epochs = {**newest, epoch: torch.randperm(self.count, generator=generator)}
+        return self._epochs[epoch]
+
+
+def mixed_seed(*parts: int) -> int:
+    """Make one well-mixed seed of several small numbers."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,0 +1,92 @@
+"""Where pictures meet a network: in its input size, and for a frozen one as features that are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from safda.data import Domain, load_domain
+from safda.data.arrays import to_npz
+from safda.data.cache import cached_features
+from safda.data.images import ImageFiles, Transform
+from safda.data.loader import ProgressCallback
+from safda.data.settings import cache_dir
+from safda.errors import SafdaError
+from safda.model import AdaptationModel
+from safda.nn.backbones import Backbone, image_config, make_backbone
+from safda.nn.weights import digest_of
+from safda.recipe import Network, Recipe
+
+
+def precompute(
+    data: Any, recipe: Recipe, progress: ProgressCallback | None = None, out: Path | None = None
+) -> dict[str, int]:
+    """Fill the feature cache with a domain's pictures, and return how many there were and how many it lacked.
+
+    Args:
+        data: a domain of pictures.
+        recipe: names the backbone; a frozen run with the same one then finds all features there.
+        progress: called with (done, total) as it goes on.
+        out: a ``.npz`` file for the features too, with labels, class names and the pictures' paths.
+    """
+    domain = load_domain(data, progress=progress)
+    if not isinstance(domain.inputs, ImageFiles):
+        raise SafdaError(f"{domain.name}: is not a domain of pictures; its features are what it holds")
+    network = replace(recipe.network, frozen=True)
+    domain = for_network(domain, image_transform(network))
+    backbone, width = make_backbone(network, domain.blank())
+    computed = 0
+
+    def counting(done: int, of: int) -> None:
+        nonlocal computed
+        computed = done
+        if progress:
+            progress(done, of)
+
+    features = cached_features(domain, extractor(backbone), digest_of(backbone), width, counting)
+    if out:
+        to_npz(out, features)
+    return {"pictures": len(domain), "computed": computed, "width": width, "skipped": len(domain.skipped)}
+
+
+def for_network(domain: Domain, transform: Transform, cache_decoded: bool = False) -> Domain:
+    """Return a domain whose pictures, if it is of pictures, come as a network wants them."""
+    if not isinstance(domain.inputs, ImageFiles):
+        return domain
+    return replace(
+        domain, inputs=domain.inputs.with_transform(transform, cache_dir() / "decoded" if cache_decoded else None)
+    )
+
+
+def image_transform(network: Network, given: nn.Module | None = None) -> Transform:
+    """Return the transform of the backbone that is named, or of the given one."""
+    config = image_config(network.backbone, given)
+    side = network.image_size or config.side
+    return Transform(side, config.crop, config.interpolation, config.squash, network.crop_scale)
+
+
+def frozen_features(model: AdaptationModel, domain: Domain, progress: ProgressCallback | None = None) -> Domain:
+    """Return a domain of features in place of one of pictures, where the backbone is frozen."""
+    backbone = model.backbone
+    if not isinstance(backbone, Backbone) or not backbone.frozen:
+        return domain
+    return cached_features(
+        domain, extractor(backbone), digest_of(backbone), model.bottleneck.linear.in_features, progress
+    )
+
+
+def extractor(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Return a function from pictures to features, without gradients."""
+    device = next(backbone.parameters()).device
+
+    @torch.inference_mode()
+    def extract(images: Tensor) -> Tensor:
+        features: Tensor = backbone(images.to(device))
+        return features
+
+    return extract

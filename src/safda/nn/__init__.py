@@ -1,0 +1,1 @@
+"""Networks: backbones, heads, the few layers that torch lacks, and weights in files."""

@@ -1,0 +1,138 @@
+"""What stands on a backbone: centring, B (bottleneck) and C (classifier)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Dropout(nn.Dropout):
+    """Dropout with a cheaper mask on the CPU (``benchmarks/step.py`` compares).
+
+    torch draws one double per element there; 16 random bits are as good. Elsewhere it is torch's own.
+    """
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Zero a share p of the entries and scale the rest."""
+        if not self.training or self.p == 0 or rows.device.type != "cpu":
+            return super().forward(rows)
+        bits = torch.empty((rows.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        sixteen = bits.view(torch.int16)[: rows.numel()].view(rows.shape)
+        kept = sixteen >= round(self.p * 65536) - 32768
+        return rows * kept.to(rows.dtype).div_(1 - self.p)
+
+
+class Bottleneck(nn.Module):
+    """B: Linear · BatchNorm · ReLU · Dropout, in two halves, since SAF can mix between them.
+
+    A single row in training has no variance: the running statistics stand in.
+
+    Args:
+        inputs: size of a feature.
+        width: size of an embedding.
+        dropout: share of entries that are dropped.
+        per_domain: in training, normalise source rows by their own statistics; those that are kept for later, and
+            the scale and offset that both domains share, are then the target's.
+    """
+
+    def __init__(self, inputs: int, width: int, dropout: float, per_domain: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, width)
+        self.norm: nn.Module = nn.BatchNorm1d(width)
+        self.source_norm = nn.BatchNorm1d(width, affine=False, track_running_stats=False) if per_domain else None
+        self.dropout = Dropout(dropout)
+        nn.init.normal_(self.linear.weight, std=0.005)
+        nn.init.constant_(self.linear.bias, 0.1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """From feature to embedding."""
+        return self.finish(self.linear(features))
+
+    def finish(self, projected: Tensor, sources: int = 0) -> Tensor:
+        """All that follows the linear layer.
+
+        Args:
+            projected: what it gave.
+            sources: how many of the rows, the first ones, are a training batch's source.
+        """
+        return cast(Tensor, self.dropout(F.relu(self._normalised(projected, sources))))
+
+    def set_statistics(self, mean: Tensor, variance: Tensor) -> None:
+        """Replace what evaluation normalises by."""
+        self.norm.get_buffer("running_mean").copy_(mean)
+        self.norm.get_buffer("running_var").copy_(variance)
+
+    def _normalised(self, projected: Tensor, sources: int) -> Tensor:
+        norm = self.norm
+        if self.source_norm is not None and 1 < sources < len(projected):
+            source = self.source_norm(projected[:sources]) * norm.weight + norm.bias
+            return torch.cat([source, self._normalised(projected[sources:], 0)])
+        if len(projected) == 1 and isinstance(norm, nn.BatchNorm1d):
+            return F.batch_norm(projected, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+        return cast(Tensor, norm(projected))
+
+
+def moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of each dimension, in double precision.
+
+    >>> mean, variance = moments([torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 0.0]])])
+    >>> mean.tolist(), variance.tolist()
+    ([2.0, 0.0], [1.0, 0.0])
+    """
+    count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for batch in batches:
+        rows = batch.to(total)
+        count, total, squares = count + len(rows), total + rows.sum(0), squares + rows.square().sum(0)
+    mean = total / count
+    return mean, squares / count - mean.square()
+
+
+def unit_moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of each dimension, over features made of length one, in double precision.
+
+    >>> mean, variance = unit_moments([torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0], [0.0, 3.0], [4.0, 0.0]])])
+    >>> mean.tolist(), variance.tolist()
+    ([0.5, 0.5], [0.25, 0.25])
+    """
+    return moments(F.normalize(batch.double()) for batch in batches)
+
+
+class Centred(nn.Module):
+    """Features as B learns fastest from them: each of length one, then centred, and of unit variance on average.
+
+    Batch norm would take the mean away in any case, but only after it has swamped the gradient.
+    """
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.scale: Tensor
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("scale", torch.tensor(1.0))
+
+    def learn(self, batches: Iterable[Tensor]) -> None:
+        """Take mean and scale from all features that there are."""
+        mean, variance = unit_moments(batches)
+        self.mean.copy_(mean)
+        self.scale.fill_((len(mean) / variance.sum().clamp_min(1e-12)).sqrt())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scale and centre."""
+        return (F.normalize(features) - self.mean) * self.scale
+
+
+def make_classifier(inputs: int, width: int, classes: int, dropout: float, init: str) -> nn.Sequential:
+    """C: Linear · ReLU · Dropout · Linear."""
+    network = nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), Dropout(dropout), nn.Linear(width, classes))
+    for layer in network:
+        if isinstance(layer, nn.Linear):
+            if init == "xavier":
+                nn.init.xavier_normal_(layer.weight)
+            else:
+                nn.init.normal_(layer.weight, std=0.01)
+            nn.init.zeros_(layer.bias)
+    return network
