@@ -23,3 +23,10 @@ def test_to_look_at_the_names_loads_nothing():
 
 def test_type_checkers_are_told_to_read_the_annotations():
     assert resources.files("safda").joinpath("py.typed").is_file()
+
+
+def test_what_a_module_exports_is_there():
+    from safda import adversaries, api, classifier, data
+
+    for module in (adversaries, api, classifier, data):
+        assert [name for name in module.__all__ if not hasattr(module, name)] == []

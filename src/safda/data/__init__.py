@@ -125,4 +125,4 @@ def _readable_images(listing: Listing, about: Sequence[Inspected], strict: bool)
     return Domain(name, inputs, torch.tensor([number[each] for each in labels]), classes, ids, skipped)
 
 
-__all__ = ["EMBEDDED", "Domain", "Stream", "from_arrays", "is_pictures", "load_domain", "mixed_seed"]
+__all__ = ["EMBEDDED", "Domain", "Stream", "from_arrays", "is_image_data", "load_domain", "mixed_seed"]

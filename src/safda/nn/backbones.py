@@ -141,7 +141,7 @@ class ImageConfig(NamedTuple):
 def image_config(name: str, given: nn.Module | None = None) -> ImageConfig:
     """Return what pictures a backbone was made for, by its own configuration.
 
-    >>> picture_config("small-cnn").side
+    >>> image_config("small-cnn").side
     32
     """
     if isinstance(given, SmallCNN) or (given is None and name == "small-cnn"):
