@@ -153,9 +153,9 @@ def _comparable(source: Domain, target: Domain) -> tuple[Callable[[Tensor], Tens
     return way(mean, variance, target_variance), way(target_mean, target_variance, variance)
 
 
-def spread_rows(size: int, most: int = _MOST_CANDIDATES) -> Tensor:
+def spread_rows(size: int) -> Tensor:
     """Give row numbers spread evenly over a domain, among which neighbours are sought: all, if not too many."""
-    return torch.linspace(0, size - 1, min(size, most)).round().long()
+    return torch.linspace(0, size - 1, min(size, _MOST_CANDIDATES)).round().long()
 
 
 class _Place:
