@@ -88,6 +88,9 @@ def test_a_target_in_which_classes_do_not_show_is_not_trusted(dimensions):
     assert real["shuffled"] < 0.8
     assert abs(none["neighbours"] - none["shuffled"]) < 0.2
     assert judged(ALL, ALL, real)[0] == "trust"
+    verdict, words = judged(ALL, ALL, {"neighbours": 0.3, "shuffled": 0.1})
+    assert verdict == "doubt"
+    assert "often look different" in words
     verdict, words = judged(ALL, ALL, {"neighbours": 0.2, "shuffled": 0.18})
     assert verdict == "do not trust"
     assert "no more alike than in noise" in words
