@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import safda
 from safda import SAFClassifier
-from safda.api import default_recipe, resume
+from safda.api import completed, default_recipe, resume
 from safda.cli import main
 from safda.data import load_domain
 from safda.data.images import Transform, decode
@@ -190,7 +190,7 @@ def test_a_fine_tuned_run_resumes_exactly_in_either_stage(both, tmp_path, tuned,
     safda.fit(*both, out=tmp_path / "whole", cpu=True, **tuned)
     with pytest.raises(Killed):
         safda.fit(*both, out=tmp_path / "cut", cpu=True, watch=killed_at(step), **tuned)
-    resume(tmp_path / "cut", cpu=True, verdict=True)
+    resume(tmp_path / "cut", cpu=True)
     for name in ("model.safetensors", "frozen/model.safetensors", "predictions.csv", "summary.json", "metrics.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
 
@@ -206,9 +206,22 @@ def test_a_signal_in_either_stage_is_told_and_nothing_is_lost(both, tmp_path, tu
     with pytest.raises(Interrupted, match=f"stopped by SIGTERM after step {step}; safda.resume") as stopped:
         safda.fit(*both, out=run, cpu=True, watch=signals, **tuned)
     assert (stopped.value.step, stopped.value.run) == (step, run)
-    assert isinstance(resume(run, cpu=True, verdict=True), safda.Adapted)
+    assert isinstance(resume(run, cpu=True), safda.Adapted)
     assert (tmp_path / "whole" / "summary.json").read_bytes() == (run / "summary.json").read_bytes()
     assert (tmp_path / "whole" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("step", [6, 12])
+def test_a_benchmarks_run_that_fine_tunes_goes_on_in_either_stage(both, tmp_path, tuned, step):
+    recipe = preset("default").override(tuned)
+    domains = [load_domain(path) for path in both]
+    completed(tmp_path / "whole", *domains, recipe, cpu=True)
+    with pytest.raises(Killed):
+        completed(tmp_path / "cut", *domains, recipe, killed_at(step), cpu=True)
+    begun = (tmp_path / "cut" / "environment.json").stat().st_mtime_ns
+    completed(tmp_path / "cut", *domains, recipe, cpu=True)
+    assert (tmp_path / "cut" / "environment.json").stat().st_mtime_ns == begun  # not begun anew
+    assert (tmp_path / "whole" / "model.safetensors").read_bytes() == (tmp_path / "cut/model.safetensors").read_bytes()
 
 
 def test_fine_tuning_starts_from_the_adapted_heads_and_trains_the_backbone(both, tmp_path, tuned):

@@ -169,7 +169,7 @@ def resume(
     backbone: nn.Module | None = None,
     cache_decoded: bool = False,
     progress: StageProgress | None = None,
-    verdict: bool = False,
+    verdict: bool = True,
 ) -> Adapted:
     """Go on with a run that was stopped, from its last checkpoint, on the same data.
 
@@ -205,14 +205,14 @@ def completed(
 ) -> Adapted:
     """Bring a run to its end: begin it, go on with it, or find it finished."""
     if _can_go_on(path):
-        return resume(path, watch=watch, cpu=cpu)
+        return resume(path, watch=watch, cpu=cpu, verdict=False)
     shutil.rmtree(path, ignore_errors=True)  # died while it was being made
     return start(source, target, recipe, path, watch, cpu, ())
 
 
 def _can_go_on(path: Path) -> bool:
     made = (path / "recipe.toml").is_file()
-    return made and (RunFolder.open(path).finished or any((path / "checkpoints").glob("step-*")))
+    return made and (RunFolder.open(path).finished or any(path.rglob("checkpoints/step-*")))
 
 
 # --------------------------------------------------------------------------------------------------- the stages

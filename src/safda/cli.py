@@ -176,7 +176,6 @@ def _resume(options: argparse.Namespace) -> int:
             trackers=tuple(options.track),
             cache_decoded=options.cache_decoded,
             progress=view.progress,
-            verdict=True,
         )
     return _report_result(options.out)
 
