@@ -383,6 +383,8 @@ def _parser() -> _Parser:
   safda fit digits-rendered digits-handwritten -o run     adapt, with the defaults
   safda doctor photos/ sketches/                          what is in two domains, and what is wrong with it
   safda fit photos/ sketches/ -o run                      a labelled folder for each class in photos/
+  safda fit photos/ sketches/ -o run --backbone tf_efficientnet_lite0 --weights FILE       without the internet
+  safda fit photos/ sketches/ -o run --fine-tune          and then the whole network
   safda features photos/ -o photos.npz                    what the backbone makes of each picture, as arrays
   safda fit amazon.npz webcam.npz -o run --adversary cdan --steps 2000
   safda predict run webcam.npz -o predictions.csv
@@ -416,7 +418,7 @@ def _parser() -> _Parser:
         subparsers,
         "features",
         _features,
-        "compute pictures' features once, for --frozen runs or a file",
+        "compute pictures' features once, for the cache or a file",
         _FEATURES,
     )
     features.add_argument("data", metavar="DATA", help="pictures: a folder, a list or a manifest")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from safda.data import Domain, load_domain
+from safda.data import Domain, is_image_data, load_domain
 from safda.data.arrays import to_npz
 from safda.data.cache import cached_features
 from safda.data.images import ImageFiles, Transform
@@ -18,7 +18,7 @@ from safda.data.loader import ProgressCallback
 from safda.data.settings import cache_dir
 from safda.errors import SafdaError
 from safda.model import AdaptationModel
-from safda.nn.backbones import Backbone, image_config, make_backbone
+from safda.nn.backbones import Backbone, check_backbone, image_config, make_backbone
 from safda.nn.weights import digest_of
 from safda.recipe import Network, Recipe
 
@@ -34,10 +34,12 @@ def precompute(
         progress: called with (done, total) as it goes on.
         out: a ``.npz`` file for the features too, with labels, class names and the pictures' paths.
     """
+    network = replace(recipe.network, frozen=True)
+    if is_image_data(data):
+        check_backbone(network)  # before any picture is opened
     domain = load_domain(data, progress=progress)
     if not isinstance(domain.inputs, ImageFiles):
         raise SafdaError(f"{domain.name}: is not a domain of pictures; its features are what it holds")
-    network = replace(recipe.network, frozen=True)
     domain = for_network(domain, image_transform(network))
     backbone, width = make_backbone(network, domain.blank())
     computed = 0
