@@ -30,7 +30,7 @@ from safda.cli import main
 from safda.errors import SafdaError
 from safda.evaluation import scores
 from safda.io import write_table
-from safda.recipe import preset
+from safda.recipe import SOURCE_ONLY, preset
 from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
 
@@ -537,3 +537,8 @@ def test_the_live_table_fills_in_and_tells_the_time_left(data, tmp_path):
     value = 100 * json.loads((lab.store.path(lab.cells()[2]) / "result.json").read_text())["accuracy"]
     for word in ("7 of 12 cells", "MDD+SAF", "A→B", f"{value:.1f}", "1/2", "left", "1 failed"):
         assert word in shown
+
+
+def test_source_only_is_the_same_in_benchmarks_and_beside_a_run():
+    row = load_benchmark("digits").rows["source"]
+    assert dict(row.change) == SOURCE_ONLY
