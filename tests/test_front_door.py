@@ -22,7 +22,7 @@ from safda.cli import main
 from safda.data import load_domain
 from safda.data.images import Transform, decode
 from safda.errors import Interrupted, SafdaError, SafdaWarning
-from safda.extraction import for_network, frozen_features
+from safda.extraction import for_network, frozen_features, precompute
 from safda.nn.backbones import Backbone, check_backbone, full_name, make_backbone
 from safda.nn.vision import guard_torchvision
 from safda.recipe import Network, preset
@@ -144,6 +144,17 @@ def test_without_weights_and_internet_it_is_said_at_once_and_what_to_do(tmp_path
     assert "Retry" not in ended.stderr
     assert "pretrained" not in ended.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_weights_are_looked_for_before_pictures_are_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr("safda.data.layouts.find_images", lambda *_: pytest.fail("pictures were opened first"))
+    (tmp_path / "a").mkdir()
+    for door in (
+        lambda: safda.fit(tmp_path / "a", tmp_path / "a"),
+        lambda: precompute(tmp_path / "a", preset("default")),
+    ):
+        with pytest.raises(SafdaError, match="are not on this machine and cannot be downloaded"):
+            door()
 
 
 def test_the_run_folder_tells_the_backbone_its_weights_and_how_pictures_were_cut(both, tmp_path, knobs):

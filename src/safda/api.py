@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from safda.classifier import Adapted, check_shape, transform_of
-from safda.data import EMBEDDED, Domain, load_domain
+from safda.data import EMBEDDED, Domain, is_image_data, load_domain
 from safda.data.images import ImageFiles
 from safda.data.loader import ProgressCallback, evaluation_batches, feature_batches
 from safda.errors import Interrupted, SafdaError
@@ -72,14 +72,17 @@ def fit(
         SafdaError: if anything is wrong that a user can mend.
         Interrupted: if a signal (Ctrl-C, SIGTERM) ends it; a run in a folder can be resumed.
     """
-    source, target = load_domain(source, "source", strict=strict), load_domain(target, "target", strict=strict)
     if not isinstance(recipe, Recipe):
-        recipe = default_recipe(source.name) if recipe is None else load_recipe(recipe)
+        recipe = default_recipe(source) if recipe is None else load_recipe(recipe)
+    recipe = recipe.override(overrides)
+    if backbone is None and is_image_data(source):
+        check_backbone(recipe.network)  # before any picture is opened
+    source, target = load_domain(source, "source", strict=strict), load_domain(target, "target", strict=strict)
     check_knobs(source, {**overrides, **({} if backbone is None else {"network.backbone": backbone})})
     return start(
         source,
         target,
-        recipe.override(overrides),
+        recipe,
         out,
         watch,
         cpu,
@@ -90,9 +93,10 @@ def fit(
     )
 
 
-def default_recipe(source: str) -> Recipe:
-    """Return the recipe for a source of this name that comes without one: the same for arrays and for pictures."""
-    return preset("digits" if source in EMBEDDED else "default")
+def default_recipe(source: Any) -> Recipe:
+    """Return the recipe for a source that comes without one: the same for arrays and for pictures."""
+    name = source.name if isinstance(source, Domain) else source
+    return preset("digits" if isinstance(name, str) and name in EMBEDDED else "default")
 
 
 def check_knobs(source: Domain, given: Mapping[str, Any]) -> None:
