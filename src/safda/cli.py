@@ -34,6 +34,12 @@ _DOMAIN = (
 )
 _MOST_SHOWN = 50  # predictions in a terminal: more are for a file
 _NEXT_TOO = 3  # classes of a single sample: the most probable and the next two
+#: Flag → the knob that it turns, and to what.
+_FLAGS = {
+    "--frozen": ("network.frozen", "true", "no backbone training"),
+    "--fine-tune": ("fine_tune.enabled", "true", "adapt with a frozen backbone, then train all of the network"),
+    "--no-saf": ("saf.enabled", "false", "train without SAF"),
+}
 _SHORT = {"network.backbone": ["--backbone"], "network.weights": ["--weights"]}
 
 
@@ -536,26 +542,9 @@ def _add_knobs(command: argparse.ArgumentParser, only: str | None = None) -> Non
                     metavar="NAME",
                     help=f"the method: {', '.join(ADVERSARIES)}; brings its own defaults",
                 )
-            if section == "network":
-                groups[section].add_argument(
-                    "--frozen",
-                    dest="network.frozen",
-                    action="store_const",
-                    const="true",
-                    help="no backbone training",
-                )
-            if section == "fine_tune":
-                groups[section].add_argument(
-                    "--fine-tune",
-                    dest="fine_tune.enabled",
-                    action="store_const",
-                    const="true",
-                    help="adapt with a frozen backbone, then train all of the network",
-                )
-            if section == "saf":
-                groups[section].add_argument(
-                    "--no-saf", dest="saf.enabled", action="store_const", const="false", help="train without SAF"
-                )
+            for flag, (knob_path, value, help_) in _FLAGS.items():
+                if knob_path.startswith(f"{section}."):
+                    groups[section].add_argument(flag, dest=knob_path, action="store_const", const=value, help=help_)
         choices = f" ({', '.join(knob.choices)})" if knob.choices else ""
         groups[section].add_argument(
             *_SHORT.get(path, ()),
