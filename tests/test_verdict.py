@@ -96,6 +96,17 @@ def test_a_target_in_which_classes_do_not_show_is_not_trusted(dimensions):
     assert "no more alike than in noise" in words
 
 
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.filterwarnings("error")
+def test_of_a_few_samples_it_says_that_they_are_few(count):
+    few = np.arange(count) % 4
+    structure = neighbour_structure(Nearest(), Domain("t", torch.eye(4)[few]))
+    summary = summarise(answers(few), answers(few), torch.from_numpy(ALL), structure)
+    assert structure is None
+    assert summary["verdict"] != "trust"
+    assert f"{count} samples are too few to tell" in summary["words"]
+
+
 def test_numbers_are_what_others_compute():
     before = changed(ALL, 0.5)
     summary = summarise(answers(ALL), answers(before, sure=1.0), torch.from_numpy(ALL % 3), SEEN)

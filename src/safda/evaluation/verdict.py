@@ -28,6 +28,7 @@ TRUST, DOUBT, DISTRUST = "trust", "doubt", "do not trust"
 # docs/verdict.md has what both are on the data sets at hand, and on noise.
 _DOUBTFUL_KAPPA, _BAD_KAPPA = 0.6, 0.3
 _DOUBTFUL_STRUCTURE, _LEAST_STRUCTURE = 0.5, 0.05
+_FEW = 20  # samples, of whose neighbours nothing can be said
 _SEEN = 4096  # samples that are enough to see whether near ones are alike
 _VANISHED = 0.25  # of the classes are never predicted
 _ENOUGH = 5  # samples for each class: with fewer, some are missing by chance
@@ -99,15 +100,18 @@ def _agreement(one: NDArray[np.int64], other: NDArray[np.int64]) -> dict[str, fl
     return {"share": share, "kappa": float(cohen_kappa_score(one, other)) if share < 1 else 1.0}
 
 
-def neighbour_structure(source_only: Adapted, features: Domain) -> dict[str, float]:
+def neighbour_structure(source_only: Adapted, features: Domain) -> dict[str, float] | None:
     """Measure how alike samples that are near each other look to a classifier, and how alike they would by chance.
 
     If the classes that it learned show in the target at all, near samples mostly get the same answer. What is chance
     depends on the features; so it is measured, on the same ones with every column shuffled by itself.
 
     Returns:
-        the agreement of neighbours beyond chance (kappa): ``neighbours`` as it is, and ``shuffled``.
+        the agreement of neighbours beyond chance (kappa): ``neighbours`` as it is, and ``shuffled``; None of a few
+        samples.
     """
+    if len(features) < _FEW:
+        return None
     rows = torch.linspace(0, len(features) - 1, min(len(features), _SEEN)).round().long()
     values = features.batch(rows)
     shuffled = torch.from_numpy(np.random.default_rng(0).permuted(values.numpy(), axis=0))
@@ -132,6 +136,8 @@ def _concerns(summary: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     never, known = len(summary["never_predicted"]), len(summary["classes"])
     if never > _VANISHED * known and summary["samples"] >= _ENOUGH * known:
         slight.append(f"{never} of {known} classes are never predicted")
+    if summary["samples"] < _FEW:
+        slight.append(f"{summary['samples']} samples are too few to tell")
     agreement, structure = summary["agreement"], summary["structure"]
     if agreement is None:
         slight.append("there is no source-only classifier to compare with, since the whole network was trained")
