@@ -46,6 +46,8 @@ def density(probabilities: Tensor, temperature: float = 0.05) -> float:
     >>> round(density(predicted), 3) == round(math.log(2) / math.log(5), 3)
     True
     """
+    if len(probabilities) < 2:  # alone, it has no neighbour
+        return 0.0
     unit = F.normalize(probabilities, dim=1)
     total = 0.0
     for start in range(0, len(unit), _ROWS):
