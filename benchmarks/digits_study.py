@@ -19,19 +19,24 @@ import torch
 
 import safda
 
-LETTER = {"saf.align": 0.0, "saf.ascend": False}
+ALIGN, ETA = "pseudo_labels.distribution_alignment", "saf.eta.source"
+LETTER = {ALIGN: 0.0, "saf.eta.ascend": False}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "source only": {"adversary.name": "none", "saf.enabled": False},
-    "MDD": {"saf.enabled": False},
+    "source only": {"methods": []},
+    "MDD": {"methods": ["mdd"]},
     "MDD+SAF to the letter": LETTER,
-    "… η ~ Beta(0.2, 0.2)": {**LETTER, "saf.eta": "beta"},
-    "… η = 0.6": {**LETTER, "saf.eta": "constant"},
-    "… ascend": {**LETTER, "saf.ascend": True},
-    "… align": {**LETTER, "saf.align": 1.0},
-    "… align, η ~ Beta(0.2, 0.2)": {"saf.align": 1.0, "saf.eta": "beta"},
-    "… align, η = 0.6": {"saf.align": 1.0, "saf.eta": "constant"},
-    "… align, η = 1 (self-training)": {"saf.align": 1.0, "saf.eta": "constant", "saf.constant": 1.0},
-    "… align and ascend (preset digits)": {"saf.align": 1.0, "saf.ascend": True},
+    "… η ~ Beta(0.2, 0.2)": {**LETTER, ETA: "beta"},
+    "… η = 0.6": {**LETTER, ETA: "constant"},
+    "… ascend": {**LETTER, "saf.eta.ascend": True},
+    "… align": {**LETTER, ALIGN: 1.0},
+    "… align, η ~ Beta(0.2, 0.2)": {ALIGN: 1.0, ETA: "beta"},
+    "… align, η = 0.6": {ALIGN: 1.0, ETA: "constant"},
+    "… align, η = 1 (self-training)": {
+        ALIGN: 1.0,
+        ETA: "constant",
+        "saf.eta.constant": 1.0,
+    },
+    "… align and ascend (preset digits)": {ALIGN: 1.0, "saf.eta.ascend": True},
 }
 
 
@@ -57,7 +62,7 @@ def one(changes: Mapping[str, Any], seed: int) -> tuple[float, str, float]:
     def watch(step: int, metrics: Mapping[str, float] | None) -> None:
         last.update(metrics or {})
 
-    adapted = safda.fit("digits-rendered", "digits-handwritten", recipe="digits", watch=watch, seed=seed, **changes)
+    adapted = safda.fit("digits-rendered", "digits-handwritten", recipe="digits", callback=watch, seed=seed, **changes)
     eta = f"{last['eta/mean']:.2f} ± {last['eta/spread']:.2f}" if "eta/mean" in last else "–"
     predicted = adapted.predict("digits-handwritten").probabilities.argmax(1)
     return adapted.evaluate("digits-handwritten").accuracy, eta, np.bincount(predicted).max() / len(predicted)

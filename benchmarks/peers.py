@@ -44,7 +44,7 @@ from safda.recipe import Recipe, preset
 
 ROWS, FEATURES, CLASSES, BATCH, WARM_UP = 1000, 2048, 31, 32, 10
 NARROW, SIZES = 128, (1_000, 10_000, 100_000)
-SMALL = {"network.bottleneck_width": 64, "network.classifier_width": 64, "saf.width": 16}
+SMALL = {"network.bottleneck_width": 64, "network.classifier_width": 64, "saf.eta.width": 16}
 MORE = 5  # a small network's steps are short, so more of them are taken
 
 Seconds = tuple[float, float]  #: on the clock, and on the processor
@@ -92,7 +92,7 @@ def per_step(ends: Sequence[Seconds]) -> Seconds:
 
 def beside_skada(rounds: int, steps: int) -> dict[str, list[float]]:
     """skada's step over ours, at the paper's sizes and with a small network."""
-    mdd = preset("paper-office31").override({"saf.enabled": False, "batch": BATCH})
+    mdd = preset("paper-office31").override({"methods": ["mdd"], "batch": BATCH})
     small = mdd.override(SMALL)
     wide, narrow = made_up(ROWS, FEATURES), made_up(ROWS, NARROW)
     measured: dict[str, Callable[[], Seconds]] = {
@@ -140,7 +140,7 @@ def our_step(data: Data, recipe: Recipe, steps: int) -> Seconds:
         ends.append(now())
 
     source, labels, target = data
-    safda.fit((source, labels), target, recipe=recipe, watch=watch, cpu=True, steps=steps + WARM_UP)
+    safda.fit((source, labels), target, recipe=recipe, callback=watch, cpu=True, steps=steps + WARM_UP)
     return per_step(ends)
 
 
@@ -153,7 +153,7 @@ def skada_step(data: Data, recipe: Recipe, steps: int, dropout: type[nn.Module],
             OrderedDict(bottleneck=bottleneck(source.shape[1], recipe, dropout), classifier=classifier(recipe, dropout))
         ),
         layer_name="bottleneck",
-        disc_classifier=Reversed(classifier(recipe, dropout), recipe.adversary.weight),
+        disc_classifier=Reversed(classifier(recipe, dropout), recipe["mdd"].weight),
         reg=1,
         train_split=None,
         verbose=0,

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from safda.data import Domain, Stream, load_domain
+from safda.data import Domain, EpochSampler, load_domain
 from safda.data.images import ImageFiles, Transform
 from safda.data.loader import training_batches
 from safda.nn.backbones import Backbone
@@ -74,8 +74,9 @@ def compare(path: Path, cache: Path, rounds: int, pictures: int) -> dict[str, di
 def ours(domain: Domain, pictures: int) -> Iterable[Tensor]:
     """Our batches, read by one thread while nothing else happens, and normalised as the network does it."""
     normalise = Backbone(torch.nn.Identity(), MEAN, STD, frozen=True)
-    stream = Stream(len(domain), BATCH, seed=0, domain=0)
-    for ((_, inputs),) in training_batches([domain], [stream], range(pictures // BATCH), slice(None), threads=0):
+    sampler = EpochSampler(len(domain), BATCH, seed=0, domain=0)
+    steps = range(pictures // BATCH)
+    for ((_, inputs),) in training_batches([domain], [sampler], steps, slice(None), seed=0, threads=0):
         yield normalise(inputs)
 
 

@@ -59,7 +59,9 @@ def main() -> None:
 
 def training_seconds(steps: int, saf: bool) -> float:
     """Seconds a step of the real loop takes, on arrays, after a warm-up."""
-    recipe = Recipe().override({"steps": steps + 10, "batch": BATCH, "saf.enabled": saf, "log_every": 10})
+    recipe = Recipe().override(
+        {"steps": steps + 10, "batch": BATCH, "methods": ["mdd", "saf"] if saf else ["mdd"], "log_every": 10}
+    )
     torch.manual_seed(0)
     labels = torch.randint(0, CLASSES, (SAMPLES,))
     source = Domain("source", torch.randn(SAMPLES, FEATURES).relu(), labels, tuple(map(str, range(CLASSES))))
@@ -70,7 +72,7 @@ def training_seconds(steps: int, saf: bool) -> float:
         times.append(time.perf_counter())
 
     model = AdaptationModel(recipe, torch.zeros(FEATURES), CLASSES)
-    train(model, source, target, accelerator=make_accelerator(recipe, cpu=True), watch=watch)
+    train(model, source, target, accelerator=make_accelerator(recipe, cpu=True), callback=watch)
     return statistics.median(after - before for before, after in pairwise(times[9:]))
 
 

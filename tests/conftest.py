@@ -13,7 +13,6 @@ from safda.data import load_domain
 TINY = {
     "network.bottleneck_width": 16,
     "network.classifier_width": 16,
-    "saf.width": 8,
     "batch": 8,
     "log_every": 1,
 }
@@ -34,9 +33,9 @@ def blobs(seed: int, shift: float, classes: int = 3, per_class: int = 20, dim: i
 
 #: For :func:`flat_digits`: a network and a run that take a second or two, and are enough to see what adaptation does.
 SHORT = {"steps": 300, "network.bottleneck_width": 128, "network.classifier_width": 128}
-SOURCE_ONLY = {"adversary.name": "none", "saf.enabled": False}
+SOURCE_ONLY = {"methods": []}
 #: MDD alone, with a weight that such a short run feels.
-MDD_ALONE = {"adversary.weight": 0.3, "saf.enabled": False}
+MDD_ALONE = {"methods": ["mdd"], "mdd.weight": 0.3}
 
 
 @cache

@@ -84,7 +84,7 @@ def test_the_papers_tables_are_all_there_and_every_runnable_row_makes_a_recipe()
         for row in benchmark.runnable():
             recipe = benchmark.recipe(row, {}, seed=3)
             assert recipe.seed == 3
-            assert recipe.saf.enabled == (row.name not in ("source", "mdd", "dann", "cdan"))
+            assert ("saf" in recipe.methods) == (row.name not in ("source", "mdd", "dann", "cdan"))
     assert len(load_benchmark("office31").tasks) == 6
     assert len(load_benchmark("office-home").tasks) == 12
     assert len(load_benchmark("office31").rows) == 17
@@ -165,13 +165,13 @@ def test_numbers_are_those_of_plain_runs(data, tmp_path):
     lab = lab_of(data, tmp_path / "lab", seeds=1)
     run_cells(lab.cells(), lab.folder, Engine())
     with limited(1):
-        adapted = safda.fit(data / "a.npz", data / "b.npz", recipe="default", **CHANGE, **{"saf.enabled": False})
+        adapted = safda.fit(data / "a.npz", data / "b.npz", recipe="default", **CHANGE, **{"methods": ["mdd"]})
     assert accuracies(lab)["mdd", "A→B", 0] == adapted.evaluate(data / "b.npz").accuracy
 
 
 def test_benchmarks_share_the_cells_they_have_in_common(data, tmp_path):
     one = lab_of(data, tmp_path / "lab")
-    fewer = from_dict("fewer", {**DEFINITION, "rows": {"mine": {"change": {"adversary.name": "mdd"}}}})
+    fewer = from_dict("fewer", {**DEFINITION, "rows": {"mine": {"change": {"methods": ["mdd", "saf"]}}}})
     other = open_lab(tmp_path / "lab", fewer, data, fewer.runnable(), {}, 1)
     assert {cell.key for cell in other.cells()} < {cell.key for cell in one.cells()}
 
@@ -221,7 +221,7 @@ def test_a_cell_that_dies_goes_on_exactly(data, tmp_path, monkeypatch, step):
     run_cells(whole.cells(), whole.folder, Engine())
     cut = lab_of(data, tmp_path / "cut", seeds=1)
     with monkeypatch.context() as patch:
-        patch.setattr(cells_module, "_watch", lambda driver: killed_at(step))
+        patch.setattr(cells_module, "_end_with", lambda driver: killed_at(step))
         with pytest.raises(Killed):
             run_cells(cut.cells(), cut.folder, Engine())
     run_cells(cut.cells(), cut.folder, Engine())

@@ -95,7 +95,7 @@ def test_adaptation_on_the_command_line_does_something(digits, tmp_path, capsys)
 
     source_only = accuracy("--adversary", "none", "--no-saf")
     assert accuracy() > source_only + 0.08
-    assert accuracy("--adversary.weight", 0.3, "--no-saf") > source_only + 0.04
+    assert accuracy("--mdd.weight", 0.3, "--no-saf") > source_only + 0.04
 
 
 def test_adaptation_in_python_does_something(digits):
@@ -122,7 +122,7 @@ def test_a_recipe_file_and_overrides_one_by_one(files, tmp_path, capsys):
     code, _, err = run(capsys, "fit", *files, "-o", tmp_path / "run", *words)
     assert code == 0, err
     recipe = safda.Adapted.load(tmp_path / "run").recipe
-    assert (recipe.steps, recipe.adversary.name, recipe.saf.enabled, recipe.batch) == (4, "cdan", False, TINY["batch"])
+    assert (recipe.steps, recipe.methods, recipe.batch) == (4, ("cdan",), TINY["batch"])
 
 
 def test_classes_are_matched_by_name(fitted, files, tmp_path, capsys):
@@ -230,7 +230,7 @@ def test_an_unfinished_run_says_how_to_finish(files, tmp_path, capsys):
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        safda.fit(*files, out=tmp_path / "run", watch=dies, **TINY)
+        safda.fit(*files, out=tmp_path / "run", callback=dies, **TINY)
     code, _, err = run(capsys, "predict", tmp_path / "run", files[1], "-o", tmp_path / "p.csv")
     assert code == 1
     assert f"safda resume {tmp_path / 'run'}" in err
@@ -264,7 +264,7 @@ def test_what_nobody_foresaw_is_one_line_too(files, tmp_path, capsys, monkeypatc
 def test_help_teaches(capsys):
     code, out, _ = run(capsys, "fit", "--help")
     assert code == 0
-    for word in ("--adversary", "mdd, dann, cdan", "--saf.eta", "learned, beta, constant", "--recipe"):
+    for word in ("--adversary", "mdd, dann, cdan", "--saf.eta.source", "learned, beta, constant", "--recipe"):
         assert word in out
 
 
@@ -273,7 +273,7 @@ def test_the_live_view_shows_progress_losses_eta_and_health():
 
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     with TrainingView("a → b", 10, console) as view:
-        view(3, {"loss": 1.5, "loss/saf": 0.25, "eta/mean": 0.4, "eta/spread": 0.1, "adversary/agrees_on_target": 0.75})
+        view(3, {"loss": 1.5, "loss/saf": 0.25, "saf/eta_mean": 0.4, "saf/eta_std": 0.1, "mdd/agrees_on_target": 0.75})
     shown = console.file.getvalue()
     for word in ("a → b", "3/10", "saf", "0.250", "mean", "0.400", "spread", "agrees on target", "0.750"):
         assert word in shown

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from safda.data import Stream, from_arrays, load_domain
+from safda.data import EpochSampler, from_arrays, load_domain
 from safda.errors import SafdaError
 
 
@@ -115,18 +115,18 @@ def test_rendered_digits_can_be_told_apart_by_another_librarys_classifier():
 
 @pytest.mark.parametrize(("rows", "batch"), [(10, 3), (3, 10), (7, 7), (1, 4)])
 def test_a_stream_goes_through_epoch_after_epoch_without_replacement(rows, batch):
-    stream = Stream(rows, batch, seed=5, domain=0)
+    stream = EpochSampler(rows, batch, seed=5, domain=0)
     drawn = torch.cat([stream.rows(step) for step in range(2 * rows)]).tolist()
     for epoch in range(len(drawn) // rows):
         assert sorted(drawn[epoch * rows : (epoch + 1) * rows]) == list(range(rows))
 
 
 def test_a_stream_depends_on_nothing_but_the_step():
-    forwards = [Stream(10, 3, 5, 0).rows(step).tolist() for step in range(12)]
-    stream = Stream(10, 3, 5, 0)
+    forwards = [EpochSampler(10, 3, 5, 0).rows(step).tolist() for step in range(12)]
+    stream = EpochSampler(10, 3, 5, 0)
     assert [stream.rows(step).tolist() for step in reversed(range(12))][::-1] == forwards
-    assert [Stream(10, 3, 5, 1).rows(step).tolist() for step in range(12)] != forwards
-    assert [Stream(10, 3, 6, 0).rows(step).tolist() for step in range(12)] != forwards
+    assert [EpochSampler(10, 3, 5, 1).rows(step).tolist() for step in range(12)] != forwards
+    assert [EpochSampler(10, 3, 6, 0).rows(step).tolist() for step in range(12)] != forwards
 
 
 def test_some_rows_of_a_domain_are_a_domain(tmp_path):

@@ -38,5 +38,5 @@ def test_a_model_without_saf_has_no_mixing_weights(short):
     import safda
     from safda.data import load_domain
 
-    adapted = safda.fit("digits-rendered", "digits-handwritten", **{"saf.enabled": False})
+    adapted = safda.fit("digits-rendered", "digits-handwritten", **{"methods": ["mdd"]})
     assert len(pictures.mixing_weights(adapted, load_domain("digits-handwritten"))) == 0

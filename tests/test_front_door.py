@@ -23,9 +23,10 @@ from safda.data import load_domain
 from safda.data.images import Transform, decode
 from safda.errors import Interrupted, SafdaError, SafdaWarning
 from safda.extraction import for_network, frozen_features, precompute
+from safda.methods.propagation import LabelPropagation
 from safda.nn.backbones import Backbone, check_backbone, full_name, make_backbone
 from safda.nn.vision import guard_torchvision
-from safda.recipe import Network, preset
+from safda.recipe import NetworkKnobs, preset
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import weights_of
 from tests.conftest import TINY
@@ -42,7 +43,7 @@ def both(tmp_path):
 def knobs(tmp_path_factory):
     """The default, with a backbone and heads that are small; its weights come from a file, as a user's would."""
     torch.manual_seed(3)
-    backbone, _ = make_backbone(Network(), torch.zeros(3, 32, 32))
+    backbone, _ = make_backbone(NetworkKnobs(), torch.zeros(3, 32, 32))
     file = tmp_path_factory.mktemp("weights") / "small.safetensors"
     save_file(weights_of(backbone), file)
     return {**TINY, "network.backbone": "small-cnn", "network.weights": str(file), "checkpoint_every": 4, "steps": 9}
@@ -66,7 +67,7 @@ def test_the_default_is_one_recipe_whatever_the_container(both, tmp_path, knobs)
 
 def folder_features(both, knobs):
     """What a frozen backbone sees in two folders, computed anew."""
-    network = Network(backbone="small-cnn", weights=knobs["network.weights"], frozen=True)
+    network = NetworkKnobs(backbone="small-cnn", weights=knobs["network.weights"], frozen=True)
     backbone, _ = make_backbone(network, torch.zeros(3, 32, 32, dtype=torch.uint8))
     domains = [for_network(load_domain(path), Transform(32)) for path in both]
     with torch.no_grad():
@@ -96,14 +97,14 @@ def test_pictures_their_features_and_the_estimator_give_the_same_answers(both, t
 
 def test_an_ambiguous_name_is_told_and_a_full_one_is_not():
     with pytest.warns(SafdaWarning, match=r"'resnet50' has \d+ sets of weights.* cut as for resnet50.a1_in1k.*tv_in1k"):
-        check_backbone(Network(backbone="resnet50", weights=__file__))
+        check_backbone(NetworkKnobs(backbone="resnet50", weights=__file__))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_backbone(Network(backbone="resnet50.tv_in1k", weights=__file__))
-        check_backbone(Network(backbone="tf_efficientnet_lite0", weights=__file__))  # timm has one set of them
-        check_backbone(Network(backbone="resnet50"))  # from scratch, so there is nothing to confuse
+        check_backbone(NetworkKnobs(backbone="resnet50.tv_in1k", weights=__file__))
+        check_backbone(NetworkKnobs(backbone="tf_efficientnet_lite0", weights=__file__))  # timm has one set of them
+        check_backbone(NetworkKnobs(backbone="resnet50"))  # from scratch, so there is nothing to confuse
     assert all(recipe.network.backbone == "resnet50.tv_in1k" for name, recipe in all_presets() if "paper" in name)
-    assert full_name(Network(backbone="resnet50")) == "resnet50.a1_in1k"
+    assert full_name(NetworkKnobs(backbone="resnet50")) == "resnet50.a1_in1k"
 
 
 def all_presets():
@@ -115,10 +116,10 @@ def all_presets():
 @pytest.mark.parametrize(
     ("network", "words"),
     [
-        (Network(backbone="small-cnn", pretrained=True), "has no pretrained weights; 'recipe = digits' trains it"),
-        (Network(backbone="resnet50", weights="nowhere.safetensors"), "no such file"),
-        (Network(backbone="resnet50x"), "did you mean 'resnet50"),
-        (Network(backbone="resnet50.tv_in2k"), "no such weights; known: .*resnet50.tv_in1k"),
+        (NetworkKnobs(backbone="small-cnn", pretrained=True), "has no pretrained weights; 'recipe = digits' trains it"),
+        (NetworkKnobs(backbone="resnet50", weights="nowhere.safetensors"), "no such file"),
+        (NetworkKnobs(backbone="resnet50x"), "did you mean 'resnet50"),
+        (NetworkKnobs(backbone="resnet50.tv_in2k"), "no such weights; known: .*resnet50.tv_in1k"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::safda.errors.SafdaWarning")
@@ -200,7 +201,7 @@ def test_a_fine_tuned_run_resumes_exactly_in_either_stage(both, tmp_path, tuned,
     monkeypatch.setattr("safda.recipe._LONG_STEPS", 2)  # checkpoints within seven steps
     safda.fit(*both, out=tmp_path / "whole", cpu=True, **tuned)
     with pytest.raises(Killed):
-        safda.fit(*both, out=tmp_path / "cut", cpu=True, watch=killed_at(step), **tuned)
+        safda.fit(*both, out=tmp_path / "cut", cpu=True, callback=killed_at(step), **tuned)
     resume(tmp_path / "cut", cpu=True)
     for name in ("model.safetensors", "frozen/model.safetensors", "predictions.csv", "summary.json", "metrics.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
@@ -215,7 +216,7 @@ def test_a_signal_in_either_stage_is_told_and_nothing_is_lost(both, tmp_path, tu
     safda.fit(*both, out=tmp_path / "whole", cpu=True, **tuned)
     run = tmp_path / "cut"
     with pytest.raises(Interrupted, match=f"stopped by SIGTERM after step {step}; safda.resume") as stopped:
-        safda.fit(*both, out=run, cpu=True, watch=signals, **tuned)
+        safda.fit(*both, out=run, cpu=True, callback=signals, **tuned)
     assert (stopped.value.step, stopped.value.run) == (step, run)
     assert isinstance(resume(run, cpu=True), safda.Adapted)
     assert (tmp_path / "whole" / "summary.json").read_bytes() == (run / "summary.json").read_bytes()
@@ -252,16 +253,13 @@ def test_fine_tuning_starts_from_the_adapted_heads_and_trains_the_backbone(both,
 
 
 def test_fine_tuned_pictures_hear_of_neighbours_in_the_features_they_began_with(both, tmp_path, tuned):
-    from safda.neighbours import Neighbourhood
-
     safda.fit(*both, out=tmp_path / "run", cpu=True, **{**tuned, "fine_tune.lr": 0.0, "fine_tune.steps": 1})
-    known = RunFolder.open(tmp_path / "run").last_checkpoint().neighbours
+    state = RunFolder.open(tmp_path / "run").last_checkpoint().methods
     first = safda.Adapted.load(tmp_path / "run" / "frozen")
     features = [frozen_features(first.model, for_network(load_domain(path), Transform(32))) for path in both]
-    near = Neighbourhood(*features, share=0.5)
-    near.update(torch.arange(12), torch.from_numpy(first.answer(features[1]).probabilities))
-    near.spread()
-    torch.testing.assert_close(known["labels"], near.labels)
+    graph = LabelPropagation(*features, first.recipe["pseudo_labels"].propagation)
+    labels = graph.propagate(torch.from_numpy(first.answer(features[1]).probabilities), alpha=0.5)
+    torch.testing.assert_close(state["pseudo_labels.labels"], labels)
 
 
 @pytest.mark.parametrize("norm", ["per-domain", "joint"])
@@ -272,7 +270,7 @@ def test_in_the_end_the_bottlenecks_statistics_are_those_of_whole_pictures(both,
     with torch.no_grad():
         projected = torch.cat(
             [
-                model.bottleneck.linear(model.features(domain.batch(torch.arange(12))))
+                model.project(domain.batch(torch.arange(12)))[1]
                 for domain in (for_network(load_domain(path), Transform(32)) for path in seen)
             ]
         )
@@ -283,7 +281,7 @@ def test_in_the_end_the_bottlenecks_statistics_are_those_of_whole_pictures(both,
 def test_batch_norm_keeps_its_statistics_where_asked():
     pictures = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8)
     for norm, moves in (("fixed", False), ("batch", True)):
-        backbone, _ = make_backbone(Network(backbone_norm=norm), pictures[0])
+        backbone, _ = make_backbone(NetworkKnobs(backbone_norm=norm), pictures[0])
         assert isinstance(backbone, Backbone)
         before = backbone.network[1].running_mean.clone()
         backbone.train()(pictures)

@@ -17,14 +17,14 @@ from torch import nn
 import safda
 from safda.api import resume
 from safda.cli import main
-from safda.data import Stream, load_domain
+from safda.data import EpochSampler, load_domain
 from safda.data.images import DecodedStore, Transform, decode, random_crop_params
 from safda.data.loader import read_ahead, training_batches
 from safda.errors import SafdaError
 from safda.extraction import for_network
 from safda.nn.backbones import image_config, make_backbone
 from safda.nn.vision import guard_torchvision
-from safda.recipe import Network
+from safda.recipe import NetworkKnobs
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import weights_of
 from tests.conftest import TINY
@@ -55,7 +55,7 @@ def test_a_batch_is_the_same_whatever_the_threads_and_wherever_one_starts(both):
     domains = [for_network(load_domain(path), Transform(32)) for path in both]
 
     def batches(steps, threads, share=slice(None)):
-        streams = [Stream(len(domain), 5, 3, i) for i, domain in enumerate(domains)]
+        streams = [EpochSampler(len(domain), 5, 3, i) for i, domain in enumerate(domains)]
         return list(training_batches(domains, streams, steps, share, threads))
 
     plain = batches(range(7), 0)
@@ -137,14 +137,14 @@ def test_a_strip_does_not_fill_the_memory(tmp_path):
 def test_a_run_on_pictures_resumes_exactly(both, tmp_path, step, changes):
     fit(both, tmp_path / "whole", **changes)
     with pytest.raises(Killed):
-        fit(both, tmp_path / "cut", watch=killed_at(step), **changes)
+        fit(both, tmp_path / "cut", callback=killed_at(step), **changes)
     resume(tmp_path / "cut", cpu=True)
     assert weights(tmp_path / "whole") == weights(tmp_path / "cut")
 
 
 def test_resume_refuses_pictures_that_have_changed(both, tmp_path):
     with pytest.raises(Killed):
-        fit(both, tmp_path / "run", watch=killed_at(5))
+        fit(both, tmp_path / "run", callback=killed_at(5))
     write(both[1] / "bee" / "1.jpg", content(noise((0, 0, 0)), "JPEG"))
     with pytest.raises(SafdaError, match="has changed since"):
         resume(tmp_path / "run", cpu=True)
@@ -204,7 +204,7 @@ def test_pictures_can_be_learned_and_skipped_files_are_told(both, tmp_path, caps
 
 def test_features_are_computed_once_and_only_where_something_changed(both, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SAFDA_CACHE", str(tmp_path / "cache"))
-    backbone, _ = make_backbone(Network(), torch.zeros(3, 32, 32))
+    backbone, _ = make_backbone(NetworkKnobs(), torch.zeros(3, 32, 32))
     file = tmp_path / "w.safetensors"
     save_file(weights_of(backbone), file)
     words = ["features", str(both[0]), "--backbone", "small-cnn", "--weights", str(file)]
@@ -363,7 +363,7 @@ def test_a_whole_batch_is_normalised_as_torchvision_does_it():
         def forward(self, pictures):
             return pictures.flatten(2).mean(2)
 
-    backbone, width = make_backbone(Network(), torch.zeros(3, 8, 8, dtype=torch.uint8), given=Mean())
+    backbone, width = make_backbone(NetworkKnobs(), torch.zeros(3, 8, 8, dtype=torch.uint8), given=Mean())
     pictures = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
     usual = transforms.normalize(pictures.float() / 255, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     assert width == 3
@@ -372,7 +372,7 @@ def test_a_whole_batch_is_normalised_as_torchvision_does_it():
 
 def test_a_vision_transformer_takes_the_size_that_is_asked_for():
     sample = torch.zeros(3, 28, 28, dtype=torch.uint8)
-    backbone, width = make_backbone(Network(backbone="vit_tiny_patch16_224"), sample.new_zeros(3, 32, 32))
+    backbone, width = make_backbone(NetworkKnobs(backbone="vit_tiny_patch16_224"), sample.new_zeros(3, 32, 32))
     assert backbone(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, width)
 
 
@@ -384,13 +384,13 @@ def test_local_weights_are_loaded_whole_or_not_at_all(tmp_path):
     whole = timm.create_model("resnet10t", num_classes=5)
     file = tmp_path / "w.safetensors"
     save_file(whole.state_dict(), file)  # with a classifier that the backbone has not
-    backbone, _ = make_backbone(Network(backbone="resnet10t", pretrained=True, weights=str(file)), sample)
+    backbone, _ = make_backbone(NetworkKnobs(backbone="resnet10t", pretrained=True, weights=str(file)), sample)
     assert torch.equal(backbone.network.layer1[0].conv1.weight, whole.layer1[0].conv1.weight)
 
     def refused(changed, words):
         save_file(changed, file)
         with pytest.raises(SafdaError, match=words) as caught:
-            make_backbone(Network(backbone="resnet10t", weights=str(file)), sample)
+            make_backbone(NetworkKnobs(backbone="resnet10t", weights=str(file)), sample)
         assert "\n" not in str(caught.value)
 
     good = whole.state_dict()
@@ -401,9 +401,9 @@ def test_local_weights_are_loaded_whole_or_not_at_all(tmp_path):
     refused({"a": torch.zeros(1)}, r"it lacks .*, … \(\d+ in all\)")
     file.write_bytes(b"nonsense")
     with pytest.raises(SafdaError, match="not a readable weights file"):
-        make_backbone(Network(backbone="resnet10t", weights=str(file)), sample)
+        make_backbone(NetworkKnobs(backbone="resnet10t", weights=str(file)), sample)
     with pytest.raises(SafdaError, match="no such file"):
-        make_backbone(Network(backbone="resnet10t", weights=str(tmp_path / "none.safetensors")), sample)
+        make_backbone(NetworkKnobs(backbone="resnet10t", weights=str(tmp_path / "none.safetensors")), sample)
 
 
 def test_any_module_will_do(both, tmp_path):
@@ -414,7 +414,7 @@ def test_any_module_will_do(both, tmp_path):
     given = {"network.image_size": 24}
     adapted = fit(both, tmp_path / "run", backbone=make(), **given)
     with pytest.raises(Killed):
-        fit(both, tmp_path / "cut", backbone=make(), watch=killed_at(5), **given)
+        fit(both, tmp_path / "cut", backbone=make(), callback=killed_at(5), **given)
     resume(tmp_path / "cut", cpu=True, backbone=make())
     assert weights(tmp_path / "cut") == weights(tmp_path / "run")
     again = safda.Adapted.load(tmp_path / "run", backbone=make())
@@ -499,7 +499,7 @@ def test_a_run_on_pictures_named_one_by_one_can_be_resumed(both, tmp_path):
     named = sorted(both[1].rglob("*.jpg"))
     fit((both[0], named), tmp_path / "whole")
     with pytest.raises(Killed):
-        fit((both[0], named), tmp_path / "run", watch=killed_at(6))
+        fit((both[0], named), tmp_path / "run", callback=killed_at(6))
     with pytest.raises(SafdaError, match="its target was an array, or pictures named one by one"):
         resume(tmp_path / "run", cpu=True)
     resume(tmp_path / "run", target=named, cpu=True)

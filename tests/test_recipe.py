@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from safda.errors import SafdaError
-from safda.recipe import ADVERSARIES, PRESETS, Recipe, load_recipe, preset, walk
+from safda.methods import METHODS
+from safda.recipe import PRESETS, Recipe, load_recipe, preset, walk
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -18,10 +19,10 @@ def test_a_preset_survives_the_way_through_toml(name):
     assert Recipe.from_toml(preset(name).to_toml()) == preset(name)
 
 
-@pytest.mark.parametrize("name", ADVERSARIES)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_method_survives_it(name):
-    recipe = Recipe().override({"adversary.name": name})
-    assert recipe.adversary == ADVERSARIES[name]()
+    recipe = Recipe().override({"methods": [name]})
+    assert recipe[name] == METHODS[name].Knobs()
     assert Recipe.from_toml(recipe.to_toml()) == recipe
 
 
@@ -68,9 +69,9 @@ def test_numpys_numbers_are_taken_as_pythons_own(data):
 
 @pytest.mark.parametrize("value", [True, False])
 def test_numpys_truth_and_texts_are_taken_as_pythons_own(value):
-    recipe = Recipe().override({"saf.enabled": np.bool_(value), "saf.eta": np.str_("beta")})
-    assert recipe.saf.enabled is value
-    assert type(recipe.saf.eta) is str
+    recipe = Recipe().override({"network.frozen": np.bool_(value), "saf.eta.source": np.str_("beta")})
+    assert recipe.network.frozen is value
+    assert type(recipe["saf"].eta.source) is str
     assert Recipe.from_toml(recipe.to_toml()) == recipe
 
 
@@ -89,8 +90,8 @@ def test_numpys_truth_and_texts_are_taken_as_pythons_own(value):
         ("optimizer.lr", True),
         ("optimizer.lr", np.array([0.1])),
         ("optimizer.lr", np.datetime64(1, "s")),
-        ("saf.enabled", np.int64(1)),
-        ("saf.eta", np.bytes_(b"beta")),
+        ("network.frozen", np.int64(1)),
+        ("saf.eta.source", np.bytes_(b"beta")),
     ],
 )
 def test_what_is_not_such_a_number_is_still_refused(path, value):
@@ -99,8 +100,8 @@ def test_what_is_not_such_a_number_is_still_refused(path, value):
     assert "\n" not in str(caught.value)
 
 
-def test_recipes_need_neither_torch_nor_numpy():
-    code = "import sys, safda; safda.Recipe().override({'steps': 3}); print({'torch', 'numpy'} & {*sys.modules})"
+def test_recipes_without_methods_need_neither_torch_nor_numpy():
+    code = "import sys, safda; safda.Recipe(methods=()); print({'torch', 'numpy'} & {*sys.modules})"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown == "set()\n"
 
@@ -110,12 +111,22 @@ def test_recipes_need_neither_torch_nor_numpy():
     [
         ({"stesp": 3}, ["unknown key 'stesp'", "did you mean 'steps'"]),
         ({"saf.wieght": 0.1}, ["unknown key 'saf.wieght'", "did you mean 'weight'"]),
-        ({"adversary.name": "cdna"}, ["adversary.name", "did you mean 'cdan'"]),
-        ({"adversary.name": "dann", "adversary.margin": 2.0}, ["adversary.margin", "adversary is 'dann'"]),
-        ({"saf.eta": "constnat"}, ["saf.eta", "did you mean 'constant'"]),
+        ({"methods": ["cdna"]}, ["methods: 'cdna' is unknown", "did you mean 'cdan'"]),
+        ({"methods": ["dann", "saf", "dann"]}, ["'dann' is named twice"]),
+        ({"methods": [["mdd"]]}, ["must be a list of names"]),
+        ({"methods": 3}, ["methods = 3 must be a list of names"]),
+        (
+            {"methods": ["dann"], "mdd.margin": 2.0},
+            ["'mdd.margin' is", "takes no part (methods are dann)"],
+        ),
+        ({"adversary.name": "dann"}, ["unknown key 'adversary.name'; it is now 'methods'"]),
+        ({"saf.sharpen": 2.0}, ["it is now 'pseudo_labels.temperature'"]),
+        ({"saf.eta": "beta"}, ["it is now 'saf.eta.source'"]),
+        ({"saf": 3, "saf.weight": 1.0}, ["'saf' is a section"]),
+        ({"saf.eta.source": "constnat"}, ["saf.eta.source", "did you mean 'constant'"]),
         ({"steps": 2.5}, ["steps", "a whole number"]),
         ({"steps": True}, ["steps", "a whole number"]),
-        ({"saf.enabled": 1}, ["saf.enabled", "true or false"]),
+        ({"network.frozen": 1}, ["network.frozen", "true or false"]),
         ({"optimizer.lr": float("nan")}, ["optimizer.lr", "out of range"]),
         ({"saf": 3}, ["'saf' is a section"]),
     ],
@@ -129,18 +140,35 @@ def test_what_is_wrong_is_told_in_one_line(changes, words):
 
 
 def test_another_method_brings_its_own_defaults_and_the_same_one_keeps_what_was_set():
-    recipe = Recipe().override({"adversary.margin": 2.0})
-    assert recipe.override({"adversary.name": "mdd"}).adversary == recipe.adversary
-    assert recipe.override({"adversary.name": "dann"}).adversary.weight == 1.0
-    assert recipe.override({"adversary.name": "dann", "adversary.weight": 0.5}).adversary.weight == 0.5
+    recipe = Recipe().override({"mdd.margin": 2.0, "saf.weight": 0.7})
+    assert recipe.override({"methods": ["mdd", "bsp", "saf"]})["mdd"] == recipe["mdd"]
+    other = recipe.override({"methods": ["dann", "saf"]})
+    assert (other["dann"].weight, other["saf"].weight) == (1.0, 0.7)
+    assert recipe.override({"methods": "dann, saf", "dann.weight": 0.5})["dann"].weight == 0.5
+    assert list(other.of_methods) == ["dann", "saf", "pseudo_labels"]  # SAF requires the last
+
+
+@pytest.mark.parametrize(
+    ("adversary", "saf", "methods"),
+    [
+        ("dann", None, ("dann", "saf", "self_training")),
+        ("none", None, ("saf", "self_training")),
+        (None, False, ("mdd", "self_training")),
+        ("cdan", False, ("cdan", "self_training")),
+        (None, True, ("mdd", "saf", "self_training")),
+    ],
+)
+def test_another_adversary_leads_what_rides(adversary, saf, methods):
+    assert preset("released").with_adversary(adversary, saf).methods == methods
+    assert Recipe(methods=("mdd",)).with_adversary(None, True).methods == ("mdd", "saf")
 
 
 def test_a_file_may_start_from_a_preset(tmp_path):
     file = tmp_path / "r.toml"
-    file.write_text('preset = "released"\nsteps = 7\n[saf]\nlabels = "soft"\n')
+    file.write_text('preset = "released"\nsteps = 7\n[pseudo_labels]\nkind = "soft"\n')
     recipe = load_recipe(file)
     assert recipe.steps == 7
-    assert recipe.saf == dataclasses.replace(preset("released").saf, labels="soft")
+    assert recipe == preset("released").override({"steps": 7, "pseudo_labels.kind": "soft"})
 
 
 @pytest.mark.parametrize(
@@ -168,7 +196,58 @@ def test_recipes_cannot_be_changed():
 def test_paper_presets_say_what_the_paper_says():
     recipe = preset("paper-office31")
     assert (recipe.steps, recipe.batch, recipe.optimizer.lr, recipe.optimizer.momentum) == (100_000, 32, 0.004, 0.9)
-    assert (recipe.adversary.weight, recipe.adversary.ramp, recipe.adversary.margin) == (0.1, 10.0, 4.0)
-    assert (recipe.saf.weight, recipe.saf.ramp, recipe.saf.width, recipe.saf.bottlenecks) == (0.1, 5.0, 384, 2)
-    assert (recipe.saf.align, recipe.saf.ascend, recipe.saf.self_training) == (False, False, 0.0)
-    assert preset("paper-office-home").adversary.margin == preset("paper-visda").adversary.margin == 2.0
+    assert recipe.methods == ("mdd", "saf")
+    assert (recipe["mdd"].weight, recipe["mdd"].ramp, recipe["mdd"].margin) == (0.1, 10.0, 4.0)
+    saf, labels = recipe["saf"], recipe["pseudo_labels"]
+    assert (saf.weight, saf.ramp, saf.eta.source, saf.eta.width, saf.eta.bottlenecks) == (0.1, 5.0, "learned", 384, 2)
+    assert (saf.eta.ascend, labels.distribution_alignment, labels.propagation.neighbours) == (False, 0.0, 0.0)
+    assert preset("paper-office-home")["mdd"].margin == preset("paper-visda")["mdd"].margin == 2.0
+
+
+FORMER = """
+preset = "default"
+[optimiser]
+lr = 0.1
+[adversary]
+name = "dann"
+weight = 0.5
+[saf]
+eta = "learned"
+width = 7
+labels = "hard"
+sharpen = 4.0
+neighbour_share = 0.3
+self_training = 0.2
+[fine_tune]
+neighbour_share = 0.4
+"""
+
+
+def test_a_recipe_of_an_earlier_format_is_read():
+    changes = {
+        "methods": ["dann", "saf", "self_training"],
+        "optimizer.lr": 0.1,
+        "dann.weight": 0.5,
+        "saf.eta.source": "learned",
+        "saf.eta.width": 7,
+        "pseudo_labels.kind": "hard",
+        "pseudo_labels.temperature": 0.25,
+        "pseudo_labels.propagation.alpha": 0.3,
+        "self_training.weight": 0.2,
+        "self_training.rise": 0.0,
+        "fine_tune.alpha": 0.4,
+    }
+    assert Recipe.from_toml(FORMER) == preset("default").override(changes)
+    assert Recipe.from_toml(f"format = 2\n{FORMER}") == preset("default").override(changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "methods"),
+    [
+        ("[saf]\nenabled = false\nweight = 0.2", ("mdd",)),
+        ('[adversary]\nname = "none"\nweight = 1.0', ("saf",)),
+        ('[adversary]\nname = "none"\n[saf]\nenabled = false', ()),
+    ],
+)
+def test_what_an_earlier_format_switched_off_takes_no_part(text, methods):
+    assert Recipe.from_toml(text).methods == methods

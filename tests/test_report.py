@@ -38,7 +38,13 @@ def is_png(path):
 @BACKBONES
 def test_a_figure_of_picture_folders(both, tmp_path, frozen):
     before, after = (
-        safda.fit(*both, recipe="digits", cpu=True, **CNN, **{"network.frozen": frozen, "saf.enabled": saf})
+        safda.fit(
+            *both,
+            recipe="digits",
+            cpu=True,
+            **CNN,
+            **{"network.frozen": frozen, "methods": ["mdd", "saf"] if saf else ["mdd"]},
+        )
         for saf in (False, True)
     )
     adaptation_picture(before, after, *map(load_domain, both), tmp_path / "figure.png")
@@ -64,7 +70,9 @@ def test_a_benchmark_of_picture_folders_ends_with_its_figure(both, tmp_path):
 
 def expected(adapted, features):
     """η of the pairs that :func:`mixing_weights` draws, from the weights alone, in float64."""
-    weights = {name: value.double().numpy() for name, value in adapted.model.saf.state_dict().items()}
+    weights = {
+        name: value.double().numpy() for name, value in adapted.model.methods["saf"].saf.eta.state_dict().items()
+    }
     order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0)).numpy()
     half = len(order) // 2
     hidden = sum(
@@ -77,7 +85,7 @@ def expected(adapted, features):
 
 def test_mixing_weights_are_those_of_the_features_that_saf_saw_in_training():
     (X, y), (X_target, _) = blobs(0, 5.0), blobs(1, 6.0)  # far from the origin: centring makes a difference
-    adapted = safda.fit((X, y), X_target, recipe="default", **{**TINY, "steps": 5, "saf.eta": "learned"})
+    adapted = safda.fit((X, y), X_target, recipe="default", **{**TINY, "steps": 5, "saf.eta.source": "learned"})
     unit, unit_source = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (X_target, X))
     together = np.concatenate([unit, unit_source]).astype(np.float64)
     centred = (unit - together.mean(0)) / np.sqrt(together.var(0).mean())

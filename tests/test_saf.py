@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from safda.saf import SAF, cross_entropy_divergence, relative_entropy
+from safda.methods.eta import BetaEta, ConstantEta, EtaKnobs, LearnedEta, make_eta
+from safda.methods.saf import SAF, cross_entropy_divergence
+from safda.methods.saf_method import SAFMethod, relative_entropy
 
 
 def transcription(saf: SAF, features, classify, first, second):
     """Algorithm "SAF-mixup" and L_M, one pair at a time, in nothing but scalar-weighted sums."""
-    s, s_eta = saf.bottlenecks, saf.estimator
+    s, s_eta = saf.eta.bottlenecks, saf.eta.estimator
     losses, etas = [], []
     mixes, labels = [], []
     for i, j in zip(first.tolist(), second.tolist(), strict=True):
@@ -27,14 +29,10 @@ def transcription(saf: SAF, features, classify, first, second):
         else:
             hidden = sum(torch.relu(layer((phi_1, phi_2)[n % 2])) for n, layer in enumerate(s))
         score = s_eta(hidden)
-        if saf.rectified:
+        if saf.eta.rectified:
             score = torch.relu(score)
         eta = 1 / (1 + torch.exp(-score))
-        y_1, y_2 = (torch.softmax(classify(features)[k], 0) for k in (i, j))
-        if saf.labels == "hard":
-            y_1, y_2 = (F.one_hot(y.argmax(), len(y)).to(y) for y in (y_1, y_2))
-        elif not saf.label_gradient:
-            y_1, y_2 = y_1.detach(), y_2.detach()
+        y_1, y_2 = (torch.softmax(classify(features)[k], 0).detach() for k in (i, j))
         mixes.append(eta * phi_1 + (1 - eta) * phi_2)
         labels.append(saf.label_scale * (eta * y_1 + (1 - eta) * y_2))
         etas.append(eta)
@@ -57,26 +55,16 @@ def gradients(loss, *parts):
     classes=st.integers(2, 5),
     bottlenecks=st.sampled_from([1, 2, 4]),
     pairing=st.sampled_from(["random", "reversed"]),
-    labels=st.sampled_from(["soft", "hard"]),
     rectified=st.booleans(),
-    label_gradient=st.booleans(),
     label_scale=st.sampled_from([1.0, 2.0]),
     seed=st.integers(0, 1000),
 )
 def test_equals_the_algorithm_pair_by_pair(
-    rows, dim, width, classes, bottlenecks, pairing, labels, rectified, label_gradient, label_scale, seed
+    rows, dim, width, classes, bottlenecks, pairing, rectified, label_scale, seed
 ):
     torch.manual_seed(seed)
-    saf = SAF(
-        dim,
-        width=width,
-        bottlenecks=bottlenecks,
-        pairing=pairing,
-        labels=labels,
-        rectified=rectified,
-        label_gradient=label_gradient,
-        label_scale=label_scale,
-    ).double()
+    eta = LearnedEta(dim, width, bottlenecks, rectified)
+    saf = SAF(dim, eta=eta, pairing=pairing, label_scale=label_scale).double()
     classify = nn.Sequential(nn.Linear(dim, 3), nn.BatchNorm1d(3), nn.Tanh(), nn.Linear(3, classes)).double().eval()
     features = torch.randn(rows, dim, dtype=torch.float64, requires_grad=True)
 
@@ -121,7 +109,7 @@ def test_reversed_pairs_mix_a_single_sample_with_itself():
 
 
 def test_eta_from_beta_has_its_moments_and_no_gradient():
-    saf = SAF(2, eta="beta", pairing="reversed")
+    saf = SAF(2, eta=BetaEta(), pairing="reversed")
     out = saf(torch.randn(20_000, 2), nn.Linear(2, 3))
     assert not out.eta.requires_grad
     assert out.eta.mean().item() == pytest.approx(0.5, abs=0.02)
@@ -130,26 +118,26 @@ def test_eta_from_beta_has_its_moments_and_no_gradient():
 
 
 def test_constant_eta():
-    assert SAF(4, eta="constant")(torch.randn(6, 4), nn.Linear(4, 3)).eta.tolist() == pytest.approx([0.6] * 3)
+    assert SAF(4, eta=ConstantEta())(torch.randn(6, 4), nn.Linear(4, 3)).eta.tolist() == pytest.approx([0.6] * 3)
 
 
 def test_released_eta_is_never_below_one_half():
-    assert (SAF(4, rectified=True)(torch.randn(64, 4), nn.Linear(4, 3)).eta >= 0.5).all()
+    assert (SAF(4, eta=LearnedEta(4, rectified=True))(torch.randn(64, 4), nn.Linear(4, 3)).eta >= 0.5).all()
 
 
 def test_one_bottleneck_makes_eta_symmetric_and_two_do_not():
     features, classify = torch.randn(8, 4), nn.Linear(4, 3)
     for count, symmetric in ((1, True), (2, False)):
-        saf = SAF(4, bottlenecks=count, pairing="reversed")
+        saf = SAF(4, eta=LearnedEta(4, bottlenecks=count), pairing="reversed")
         eta = saf(features, classify).eta
         assert torch.allclose(eta, eta.flip(0)) is symmetric
 
 
 @pytest.mark.parametrize("keep", ["certain", "uncertain"])
 def test_only_certain_or_uncertain_samples_are_mixed(keep):
-    classify = nn.Linear(4, 5)
-    features = torch.randn(64, 4) * 6
-    out = SAF(4, keep=keep, threshold=0.4)(features, classify)
+    classify, features = nn.Linear(4, 5), torch.randn(64, 4) * 6
+    candidates = SAFMethod(keep=keep, threshold=0.4).candidates(classify(features))
+    out = SAF(4)(features, classify, candidates=candidates)
     p = classify(features).softmax(1)
     entropy = -(p * p.log()).sum(1)
     certain = entropy <= 0.4 * math.log(5)
@@ -159,13 +147,11 @@ def test_only_certain_or_uncertain_samples_are_mixed(keep):
     assert len(drawn) == wanted.sum() // 2 * 2 > 0
 
 
-def test_source_is_mixed_in_only_where_asked():
-    source, target, classify = torch.randn(4, 3), torch.randn(6, 3), nn.Linear(3, 2)
-    assert len(SAF(3)(target, classify, source_features=source).first) == 3
-    fed = SAF(3, feed_source=True)
-    assert len(fed(target, classify, source_features=source).first) == 5
-    with pytest.raises(ValueError, match="source_features"):
-        fed(target, classify)
+def test_given_pseudo_labels_are_mixed_as_they_are():
+    features, classify, given_labels = torch.randn(6, 4), nn.Linear(4, 3), torch.rand(6, 3)
+    out = SAF(4, eta=ConstantEta(0.25))(features, classify, pseudo_labels=given_labels)
+    for label, i, j in zip(out.labels, out.first.tolist(), out.second.tolist(), strict=True):
+        torch.testing.assert_close(label, 0.25 * given_labels[i] + 0.75 * given_labels[j])
 
 
 def test_mixing_an_affine_image_is_mixing_the_features():
@@ -177,13 +163,6 @@ def test_mixing_an_affine_image_is_mixing_the_features():
         out = saf(features, nn.Sequential(linear, rest), projected=projected)
         results.append([out.loss, *gradients(out.loss, features, saf, linear, rest)])
     torch.testing.assert_close(*results)
-
-
-def test_self_training_is_cross_entropy_with_the_own_argmax():
-    features, classify = torch.randn(6, 4), nn.Linear(4, 3)
-    out = SAF(4, self_training=True)(features, classify)
-    p = classify(features).softmax(1).max(1).values
-    torch.testing.assert_close(out.self_training, -p.log().mean())
 
 
 @settings(max_examples=30, deadline=None)
@@ -203,7 +182,7 @@ def test_ascending_turns_only_the_gradient_of_m():
     features, classify = torch.randn(8, 4, requires_grad=True), nn.Linear(4, 3)
     down = SAF(4)
     up = copy.deepcopy(down)
-    up.ascend = True
+    up.eta.ascend = True
     results = []
     for saf in (down, up):
         torch.manual_seed(3)
@@ -216,30 +195,19 @@ def test_ascending_turns_only_the_gradient_of_m():
     torch.testing.assert_close(results[0][2], results[1][2])
 
 
-def test_aligned_labels_take_from_classes_that_are_predicted_often():
-    saf = SAF(2, align=1.0, classes=2, eta="constant", constant=1.0, pairing="reversed")
-    always_first = nn.Linear(2, 2)
-    nn.init.zeros_(always_first.weight)
-    always_first.bias.data = torch.tensor([math.log(4.0), 0.0])  # says 0.8 and 0.2 of everything
-    features = torch.randn(10, 2)
-    for _ in range(2000):
-        out = saf(features, always_first)
-    torch.testing.assert_close(saf.prior, torch.tensor([0.8, 0.2]), atol=1e-3, rtol=0)
-    torch.testing.assert_close(out.labels, torch.full((10, 2), 0.5), atol=1e-3, rtol=0)
+@pytest.mark.parametrize(
+    ("source", "kind"), [("learned", LearnedEta), ("beta", BetaEta), ("constant", ConstantEta)], ids=str
+)
+def test_knobs_make_each_source_of_eta(source, kind):
+    made = make_eta(
+        5, EtaKnobs(source=source, width=7, bottlenecks=3, rectified=True, ascend=True, beta=0.3, constant=0.1)
+    )
+    assert isinstance(made, kind)
+    if source == "learned":
+        assert (len(made.bottlenecks), made.estimator.in_features, made.rectified, made.ascend) == (3, 7, True, True)
+    assert getattr(made, source, 0.0) == {"learned": 0.0, "beta": 0.3, "constant": 0.1}[source]
 
 
-def test_labels_that_spread_stand_in_for_predictions_and_are_sharpened_sample_by_sample():
-    features, classify = torch.randn(6, 4), nn.Linear(4, 3)
-    spread = torch.rand(6, 3).softmax(1)
-    spread[2] = 0  # nothing has reached this one
-    saf = SAF(4, sharpen=3.0, eta="constant", constant=1.0, pairing="reversed")
-    labels = saf(features, classify, spread=spread).labels
-    for row, label in enumerate(labels):
-        expected = classify(features[row]).softmax(0) if row == 2 else spread[row]
-        torch.testing.assert_close(label, expected**3 / (expected**3).sum())
-
-
-@pytest.mark.parametrize("wrong", [{"eta": "betta"}, {"pairing": "x"}, {"labels": "x"}, {"keep": "x"}, {"mix_at": "x"}])
-def test_an_unknown_variant_is_refused(wrong):
-    with pytest.raises(ValueError, match="must be one of"):
-        SAF(4, **wrong)
+def test_an_unknown_pairing_is_refused():
+    with pytest.raises(ValueError, match="must be random or reversed"):
+        SAF(4, pairing="x")

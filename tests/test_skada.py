@@ -44,7 +44,6 @@ WIDTH = 32
 SMALL = {
     "network.bottleneck_width": WIDTH,
     "network.classifier_width": WIDTH,
-    "saf.width": 8,
     "optimizer.lr": 0.02,
 }
 

@@ -10,16 +10,19 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import safda
-from safda import saf
 from safda.api import resume
 from safda.data import load_domain, mixed_seed
+from safda.data.loader import training_batches
 from safda.errors import SafdaError
+from safda.methods.saf import SAF
+from safda.model import AdaptationModel
 from safda.training import checkpoint
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import _STEP_DRAWS
@@ -43,29 +46,29 @@ class Killed(BaseException):
 
 
 def killed_at(step):
-    def watch(done, metrics):
+    def callback(done, metrics):
         if done == step:
             raise Killed
 
-    return watch
+    return callback
 
 
 BEYOND = {  # everything in which the default departs from the paper
     "network.features": "centred",
     "network.norm": "per-domain",
-    "saf.align": 1.0,
-    "saf.label_mode": "evaluation",
-    "saf.neighbours": 0.2,
-    "saf.sharpen": 2.0,
+    "pseudo_labels.distribution_alignment": 1.0,
+    "pseudo_labels.mode": "evaluation",
+    "pseudo_labels.propagation.neighbours": 0.2,
+    "pseudo_labels.temperature": 0.5,
 }
 
 
 @pytest.mark.parametrize("step", [1, 4, 5, 6, 13, STEPS - 1])
-@pytest.mark.parametrize("changes", [{}, {**BEYOND, "adversary.name": "cdan+e"}], ids=["mdd", "cdan+e"])
+@pytest.mark.parametrize("changes", [{}, {**BEYOND, "methods": ["cdan+e", "saf"]}], ids=["mdd", "cdan+e"])
 def test_a_run_that_dies_at_any_step_resumes_exactly(files, tmp_path, step, changes):
     fit(files, tmp_path / "whole", **changes)
     with pytest.raises(Killed):
-        fit(files, tmp_path / "cut", watch=killed_at(step), **changes)
+        fit(files, tmp_path / "cut", callback=killed_at(step), **changes)
     resume(tmp_path / "cut", cpu=True)
     same(tmp_path / "whole", tmp_path / "cut")
 
@@ -74,7 +77,7 @@ def test_a_run_that_dies_at_any_step_resumes_exactly(files, tmp_path, step, chan
 def test_any_optimizer_resumes_exactly(files, tmp_path, knobs):
     fit(files, tmp_path / "whole", **knobs)
     with pytest.raises(Killed):
-        fit(files, tmp_path / "cut", watch=killed_at(13), **knobs)
+        fit(files, tmp_path / "cut", callback=killed_at(13), **knobs)
     resume(tmp_path / "cut", cpu=True)
     same(tmp_path / "whole", tmp_path / "cut")
     fit(files, tmp_path / "sgd")
@@ -83,39 +86,121 @@ def test_any_optimizer_resumes_exactly(files, tmp_path, knobs):
     ).read_bytes()
 
 
-def as_format_1(run):
-    """Rewrite a run folder as safda wrote it before formats had numbers."""
-    lines = (run / "recipe.toml").read_text().replace("[optimizer]", "[optimiser]").splitlines()
-    kept = [line for line in lines if not line.startswith(("format =", 'name = "sgd"'))]
-    (run / "recipe.toml").write_text("\n".join(kept))
+FORMER = """
+preset = "default"
+steps = {steps}
+batch = {batch}
+log_every = 1
+checkpoint_every = {every}
+[network]
+bottleneck_width = 16
+classifier_width = 16
+[{optimizer}]
+lr = 0.004
+[adversary]
+name = "mdd"
+[saf]
+eta = "learned"
+width = 8
+sharpen = 4.0
+"""
+
+
+def as_before(run, number):
+    """Rewrite a run folder as safda wrote it in an earlier format."""
+    recipe = RunFolder.open(run).recipe
+    content = FORMER.format(
+        steps=recipe.steps,
+        batch=recipe.batch,
+        every=recipe.checkpoint_every,
+        optimizer="optimiser" if number == 1 else "optimizer",
+    )
+    (run / "recipe.toml").write_text(content if number == 1 else f"format = {number}\n{content}")
     data = json.loads((run / "data.json").read_text())
-    assert data.pop("format") == 2
-    (run / "data.json").write_text(json.dumps(data))
-    for file in run.glob("checkpoints/*/optimizer.safetensors"):
-        momentum = {name.removesuffix(":momentum_buffer"): value for name, value in load_file(file).items()}
-        save_file(momentum, file.with_name("momentum.safetensors"))
+    assert data.pop("format") == 3
+    (run / "data.json").write_text(json.dumps({**data, **({} if number == 1 else {"format": number})}))
+    names = {"methods.mdd.": "adversary.", "methods.saf.saf.eta.": "saf.", "methods.pseudo_labels.": "saf."}
+
+    def rewrite(file, suffix="", **renamed):
+        found = load_file(file)
+        for now, before in {**names, **renamed}.items():
+            found = {name.replace(now, before): value for name, value in found.items()}
         file.unlink()
+        return {name.removesuffix(suffix): value for name, value in found.items()}
+
+    for folder in run.glob("checkpoints/*"):
+        save_file(rewrite(folder / "model.safetensors"), folder / "model.safetensors")
+        suffix, name = (":momentum_buffer", "momentum") if number == 1 else ("", "optimizer")
+        save_file(rewrite(folder / "optimizer.safetensors", suffix), folder / f"{name}.safetensors")
+        state = rewrite(folder / "methods.safetensors", **{"pseudo_labels.": ""})
+        assert set(state) == {"predictions", "labels"}
+        save_file(state, folder / "neighbours.safetensors")
 
 
-def test_a_run_folder_from_before_goes_on_and_one_from_later_is_refused(files, tmp_path):
-    fit(files, tmp_path / "whole")
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_run_folder_from_before_goes_on_and_one_from_later_is_refused(files, tmp_path, number):
+    changes = {
+        "saf.eta.source": "learned",
+        "saf.eta.width": 8,
+        "pseudo_labels.temperature": 0.25,
+        "optimizer.lr": 0.004,
+    }
+    fit(files, tmp_path / "whole", **changes)
     with pytest.raises(Killed):
-        fit(files, tmp_path / "cut", watch=killed_at(13))
-    as_format_1(tmp_path / "cut")
+        fit(files, tmp_path / "cut", callback=killed_at(13), **changes)
+    as_before(tmp_path / "cut", number)
     resume(tmp_path / "cut", cpu=True)
     same(tmp_path / "whole", tmp_path / "cut")
-    (tmp_path / "cut" / "data.json").write_text(json.dumps({**RunFolder(tmp_path / "cut").data, "format": 3}))
-    with pytest.raises(SafdaError, match=r"is of format 3, and this safda reads 1 to 2"):
+    (tmp_path / "cut" / "data.json").write_text(json.dumps({**RunFolder(tmp_path / "cut").data, "format": 4}))
+    with pytest.raises(SafdaError, match=r"is of format 4, and this safda reads 1 to 3"):
         safda.Adapted.load(tmp_path / "cut")
     with pytest.raises(SafdaError, match=r"recipe: is of format 9"):
         safda.Recipe.from_toml("format = 9")
 
 
+# Methods that need more of the loop than one step and the weights: phases, state, a sampler that depends on it.
+DEMANDING = {
+    "several phases": {"methods": ["mcd", "bsp", "saf"]},
+    "state": {**BEYOND, "methods": ["dann", "saf"]},
+    "a sampler": {"methods": ["ima", "saf"], "ima.relabel_every": 4},
+}
+
+
+@pytest.mark.parametrize("step", [3, 4, 9])
+@pytest.mark.parametrize("name", DEMANDING)
+def test_demanding_methods_resume_exactly(files, tmp_path, step, name):
+    changes = {**DEMANDING[name], "steps": 12, "checkpoint_every": 1}
+    fit(files, tmp_path / "whole", **changes)
+    with pytest.raises(Killed):
+        fit(files, tmp_path / "cut", callback=killed_at(step), **changes)
+    resume(tmp_path / "cut", cpu=True)
+    same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_sampler_that_depends_on_state_is_not_read_ahead_of_it(files, monkeypatch):
+    """The batches that are trained on are those of the pseudo-labels at their time, however many threads read."""
+    seen = {}
+    for threads in (0, 3):
+        monkeypatch.setattr("safda.training.loop.training_batches", partial(training_batches, threads=threads))
+        rows = seen[threads] = []
+        forward = AdaptationModel.forward
+
+        def noted(self, *batch, rows=rows, forward=forward):
+            rows.append(batch[3].tolist())
+            return forward(self, *batch)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(AdaptationModel, "forward", noted)
+            fit(files, None, methods=["ima"], steps=12, **{"ima.relabel_every": 4})
+    assert len(seen[0]) == 12
+    assert seen[0] == seen[3]
+
+
 def test_labels_spread_while_training_goes_on(files, tmp_path):
     """They begin as zeros, and only spreading fills them in."""
     fit(files, tmp_path / "run", **BEYOND)
-    known = RunFolder.open(tmp_path / "run").last_checkpoint().neighbours
-    torch.testing.assert_close(known["labels"].sum(1), torch.ones(len(known["labels"])))
+    known = RunFolder.open(tmp_path / "run").last_checkpoint().methods
+    torch.testing.assert_close(known["pseudo_labels.labels"].sum(1), torch.ones(len(known["pseudo_labels.labels"])))
 
 
 def test_labels_do_not_spread_before_half_the_target_has_been_seen(files, tmp_path):
@@ -123,23 +208,28 @@ def test_labels_do_not_spread_before_half_the_target_has_been_seen(files, tmp_pa
     half_a_pass = len(load_domain(files[1])) // (2 * TINY["batch"])
     for steps, spread in ((half_a_pass, False), (half_a_pass + 1, True)):
         fit(files, tmp_path / str(steps), steps=steps, **BEYOND)
-        known = RunFolder.open(tmp_path / str(steps)).last_checkpoint().neighbours
-        assert bool(known["labels"].any()) == spread
+        known = RunFolder.open(tmp_path / str(steps)).last_checkpoint().methods
+        assert bool(known["pseudo_labels.labels"].any()) == spread
 
 
 @pytest.mark.parametrize("across", [0.0, 1.0])
 def test_the_knobs_of_neighbours_reach_them(files, tmp_path, across):
     """With a share of 1 predictions do not count, so nobody says anything unless the source does."""
-    fit(files, tmp_path / "run", **BEYOND, **{"saf.neighbour_share": 1.0, "saf.neighbour_across": across})
-    known = RunFolder.open(tmp_path / "run").last_checkpoint().neighbours
-    assert bool(known["labels"].any()) == (across > 0)
+    fit(
+        files,
+        tmp_path / "run",
+        **BEYOND,
+        **{"pseudo_labels.propagation.alpha": 1.0, "pseudo_labels.propagation.cross_domain": across},
+    )
+    known = RunFolder.open(tmp_path / "run").last_checkpoint().methods
+    assert bool(known["pseudo_labels.labels"].any()) == (across > 0)
 
 
 def test_a_convolutional_run_resumes_exactly_too(tmp_path):
     digits = ("digits-rendered", "digits-handwritten")
     fit(digits, tmp_path / "whole", steps=8)
     with pytest.raises(Killed):
-        fit(digits, tmp_path / "cut", watch=killed_at(6), steps=8)
+        fit(digits, tmp_path / "cut", callback=killed_at(6), steps=8)
     resume(tmp_path / "cut", cpu=True)
     same(tmp_path / "whole", tmp_path / "cut")
 
@@ -190,7 +280,7 @@ def test_a_signal_saves_and_says_how_to_go_on(files, tmp_path, number):
 
 def test_a_checkpoint_that_was_being_written_is_not_read(files, tmp_path):
     with pytest.raises(Killed):
-        fit(files, tmp_path / "run", watch=killed_at(12))
+        fit(files, tmp_path / "run", callback=killed_at(12))
     draft = tmp_path / "run" / "checkpoints" / ".step-00000015"
     shutil.copytree(tmp_path / "run" / "checkpoints" / "step-00000010", draft)
     (draft / "model.safetensors").write_bytes(b"half")
@@ -205,7 +295,7 @@ def test_resume_refuses_data_that_have_changed(files, tmp_path):
     import numpy as np
 
     with pytest.raises(Killed):
-        fit(files, tmp_path / "run", watch=killed_at(7))
+        fit(files, tmp_path / "run", callback=killed_at(7))
     features, _ = blobs(9, 0.0)
     np.savez(files[1], features=features)
     with pytest.raises(SafdaError, match="has changed since"):
@@ -216,7 +306,7 @@ def test_a_run_on_arrays_needs_them_again_to_go_on(files, tmp_path):
     arrays = blobs(0, 0.0), blobs(1, 0.7)[0]
     fit(arrays, tmp_path / "whole")
     with pytest.raises(Killed):
-        fit(arrays, tmp_path / "cut", watch=killed_at(7))
+        fit(arrays, tmp_path / "cut", callback=killed_at(7))
     with pytest.raises(SafdaError, match="source was an array"):
         resume(tmp_path / "cut", cpu=True)
     resume(tmp_path / "cut", source=arrays[0], target=arrays[1], cpu=True)
@@ -238,7 +328,7 @@ def test_a_run_folder_says_everything(files, tmp_path):
     assert environment["packages"]["torch"] == torch.__version__
     assert run.data["classes"] == ["ant", "bee", "cat"]
     assert [line["step"] for line in run.metrics()] == list(range(1, STEPS + 1))
-    assert {"loss", "loss/classification", "loss/adversary", "loss/saf", "eta/mean", "eta/spread", "lr"} <= set(
+    assert {"loss", "loss/classification", "loss/mdd", "loss/saf", "saf/eta_mean", "saf/eta_std", "lr"} <= set(
         run.metrics()[0]
     )
     assert sorted(p.name for p in (run.path / "checkpoints").iterdir()) == ["step-00000020", "step-00000024"]
@@ -275,18 +365,16 @@ def test_a_target_label_cannot_change_a_run(files, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(files, tmp_path, monkeypatch):
-    from safda.adversaries import MDD
+    from safda.methods.mdd import MDD
 
-    plain, calls = MDD.forward, itertools.count(1)
+    plain, calls = MDD.losses, itertools.count(1)
 
     def breaks(self, *arguments):
-        output = plain(self, *arguments)
-        if next(calls) == 13:
-            output.losses["adversary"] = output.losses["adversary"] * float("nan")
-        return output
+        losses = plain(self, *arguments)
+        return {"mdd": losses["mdd"] * float("nan")} if next(calls) == 13 else losses
 
-    monkeypatch.setattr(MDD, "forward", breaks)
-    with pytest.raises(SafdaError, match="adversary loss is not finite at step 13") as caught:
+    monkeypatch.setattr(MDD, "losses", breaks)
+    with pytest.raises(SafdaError, match="mdd loss is not finite at step 13") as caught:
         fit(files, tmp_path / "run")
     assert "last good checkpoint" in str(caught.value)
     assert RunFolder.open(tmp_path / "run").last_checkpoint().step == 10
@@ -308,25 +396,25 @@ def test_weights_that_are_not_finite_are_never_saved(files, tmp_path, monkeypatc
 
     def remember(self, *arguments):
         plain(self, *arguments)
-        poisoned.append(self.adversary.twin[0].weight)
+        poisoned.append(self.methods["mdd"].twin[0].weight)
 
     monkeypatch.setattr(AdaptationModel, "__init__", remember)
     with pytest.raises(SafdaError, match="not finite"):
-        fit(files, tmp_path / "run", watch=poison)
+        fit(files, tmp_path / "run", callback=poison)
     assert RunFolder.open(tmp_path / "run").last_checkpoint().step == 5
 
 
 def test_a_full_disk_is_found_before_training_and_nothing_is_left(files, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 5))
     with pytest.raises(SafdaError, match=r"needs .* MB and the disk has 0\.0 MB free"):
-        fit(files, tmp_path / "run", watch=lambda *_: pytest.fail("it trained"))
+        fit(files, tmp_path / "run", callback=lambda *_: pytest.fail("it trained"))
     assert not (tmp_path / "run").exists()
 
 
 def test_an_unwritable_folder_is_found_before_training(files, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SafdaError, match="cannot be written"):
-        fit(files, tmp_path / "file" / "run", watch=lambda *_: pytest.fail("it trained"))
+        fit(files, tmp_path / "file" / "run", callback=lambda *_: pytest.fail("it trained"))
 
 
 def test_a_disk_that_fills_up_later_leaves_the_last_good_checkpoint(files, tmp_path, monkeypatch):
@@ -360,43 +448,62 @@ def test_a_folder_in_use_is_left_alone(files, tmp_path):
 # ---------------------------------------------------------------------------------------------- two processes
 
 
-def test_two_processes_give_what_one_gives(files, tmp_path, monkeypatch):
-    """Same global batch, same losses, same weights; SAF's pairs are those of the two shares."""
-    changes = {**BEYOND, "network.dropout": 0.0, "steps": 12, "saf.weight": 1.0, "saf.eta": "learned"}
-    words = [w for k, v in {**TINY, **changes}.items() for w in (f"--{k.replace('_', '-')}", str(v).lower())]
+def in_two_processes(files, run, changes):
+    words = [w for k, v in {**TINY, **changes}.items() for w in (f"--{k.replace('_', '-')}", _word(v))]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     subprocess.run(
-        [*launcher, "-m", "safda.cli", "fit", *files, "-o", tmp_path / "two", "--cpu", *words],
+        [*launcher, "-m", "safda.cli", "fit", *files, "-o", run, "--cpu", *words],
         check=True,
         timeout=240,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
+
+def _word(value):
+    return ",".join(value) if isinstance(value, list) else str(value).lower()
+
+
+def assert_alike(one, two):
+    one, two = RunFolder.open(one), RunFolder.open(two)
+    for ours, theirs in zip(one.metrics(), two.metrics(), strict=True):
+        close = {k: pytest.approx(v, rel=1e-4, abs=1e-5) for k, v in ours.items() if k != "saf/eta_std"}
+        assert {k: v for k, v in theirs.items() if k != "saf/eta_std"} == close
+    torch.testing.assert_close(one.load_model(), two.load_model(), rtol=1e-3, atol=1e-5)
+
+
+def test_two_processes_give_what_one_gives(files, tmp_path, monkeypatch):
+    """Same global batch, same losses, same weights; SAF's pairs are those of the two shares."""
+    changes = {**BEYOND, "network.dropout": 0.0, "steps": 12, "saf.weight": 1.0, "saf.eta.source": "learned"}
+    in_two_processes(files, tmp_path / "two", changes)
     step = itertools.count()
 
-    def pairs_of_both_shares(rows, device):
-        now, orders = next(step), []
+    def pairs_of_both_shares(self, candidates):
+        now, orders, rows = next(step), [], len(candidates)
         for process in range(2):
             generator = torch.Generator().manual_seed(mixed_seed(0, now, process, _STEP_DRAWS))
             orders.append(torch.randperm(rows // 2, generator=generator) + process * rows // 2)
         halves = [order.chunk(2) for order in orders]
-        return torch.cat([half[i] for i in range(2) for half in halves])
+        return tuple(torch.cat([half[i] for half in halves]) for i in range(2))
 
-    monkeypatch.setattr(saf, "draw_order", pairs_of_both_shares)
+    monkeypatch.setattr(SAF, "draw_pairs", pairs_of_both_shares)
     fit(files, tmp_path / "one", **changes)
-    one, two = (RunFolder.open(tmp_path / name) for name in ("one", "two"))
-    for ours, theirs in zip(one.metrics(), two.metrics(), strict=True):
-        close = {k: pytest.approx(v, rel=1e-4, abs=1e-5) for k, v in ours.items() if k != "eta/spread"}
-        assert {k: v for k, v in theirs.items() if k != "eta/spread"} == close
-    torch.testing.assert_close(one.load_model(), two.load_model(), rtol=1e-3, atol=1e-5)
+    assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("changes", [{"methods": ["mcd"]}, {"methods": ["ima"], "ima.relabel_every": 4}], ids=str)
+def test_two_processes_give_what_one_gives_with_phases_and_with_a_sampler(files, tmp_path, changes):
+    changes = {**changes, "network.dropout": 0.0, "steps": 10}
+    in_two_processes(files, tmp_path / "two", changes)
+    fit(files, tmp_path / "one", **changes)
+    assert_alike(tmp_path / "one", tmp_path / "two")
 
 
 def test_a_batch_that_cannot_be_shared_is_refused():
     from types import SimpleNamespace
 
-    from safda.training.loop import _share
+    from safda.training.loop import _shard
 
     with pytest.raises(SafdaError, match="make it a multiple of 3"):
-        _share(32, SimpleNamespace(num_processes=3, process_index=0))
-    shares = [_share(32, SimpleNamespace(num_processes=4, process_index=i)) for i in range(4)]
+        _shard(32, SimpleNamespace(num_processes=3, process_index=0))
+    shares = [_shard(32, SimpleNamespace(num_processes=4, process_index=i)) for i in range(4)]
     assert sorted(row for share in shares for row in range(32)[share]) == list(range(32))

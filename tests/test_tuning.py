@@ -30,7 +30,7 @@ def test_a_search_stays_in_the_declared_ranges_and_goes_on(files, tmp_path, caps
     assert len(lines) == 3
     assert load_recipe(tmp_path / "best.toml") == best
     searched = {path: (knob.search, value) for path, knob, value in walk(best) if knob.search}
-    assert {"optimizer.lr", "adversary.margin", "saf.weight"} <= set(searched)
+    assert {"optimizer.lr", "mdd.margin", "saf.weight"} <= set(searched)
     for (low, high, _), value in searched.values():
         assert low <= value <= high
     assert best.steps == 5

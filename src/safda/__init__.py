@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from safda.classifier import Adapted
     from safda.errors import SafdaError
     from safda.estimator import SAFClassifier
+    from safda.methods.saf import SAF
     from safda.recipe import Recipe, preset
-    from safda.saf import SAF
 
 __all__ = ["SAF", "Adapted", "Recipe", "SAFClassifier", "SafdaError", "fit", "preset", "resume"]
 __version__ = "0.1.0"
 
 _HOME = {
-    "SAF": "safda.saf",
+    "SAF": "safda.methods.saf",
     "Adapted": "safda.classifier",
     "Recipe": "safda.recipe",
     "SAFClassifier": "safda.estimator",

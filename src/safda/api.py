@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,14 @@ from safda.data.loader import ProgressCallback, evaluation_batches, feature_batc
 from safda.errors import Interrupted, SafdaError
 from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.extraction import for_network, frozen_features, image_transform
+from safda.methods.base import Method
 from safda.model import AdaptationModel
-from safda.neighbours import Neighbourhood
 from safda.nn.backbones import Backbone, check_backbone, full_name
 from safda.nn.heads import Centred, moments
 from safda.nn.weights import digest_of
 from safda.recipe import Recipe, load_recipe, preset
 from safda.training.checkpoint import RunFolder
-from safda.training.loop import Watch, load_weights, make_accelerator, size_of, train
+from safda.training.loop import StepCallback, load_weights, make_accelerator, size_of, train
 
 #: Called with (done, total, what is done) while a run is made ready, and while it is compared with source only.
 StageProgress = Callable[[int, int, str], None]
@@ -44,7 +44,8 @@ def fit(
     *,
     out: str | Path | None = None,
     recipe: Recipe | str | Path | None = None,
-    watch: Watch | None = None,
+    methods: Sequence[str | Method] | None = None,
+    callback: StepCallback | None = None,
     cpu: bool = False,
     trackers: tuple[str, ...] = (),
     backbone: nn.Module | None = None,
@@ -60,13 +61,15 @@ def fit(
         out: a new run folder, in which predictions and a verdict on them are written too; None keeps everything in
             memory, and gives no verdict.
         recipe: a recipe, a preset's name or a TOML file; by default ``default``, or ``digits`` for embedded digits.
-        watch: called after every step.
+        methods: whose losses add up, in place of the recipe's: names, and methods of your own (a class that
+            :func:`safda.methods.register` knows), such as ``[MyMethod(weight=0.5), "saf"]``.
+        callback: called after every step.
         cpu: stay on the CPU even where there is a GPU.
         trackers: experiment trackers that accelerate knows, such as ``"tensorboard"``.
         backbone: a network of your own for F: from n×3×h×w to n×d. Unless frozen, it is trained in place.
         cache_decoded: keep decoded pictures on disk, which takes some 200 kB for each at 224 pixels.
         strict: make an error of pictures that cannot be read, instead of skipping them.
-        overrides: knobs by their path, as in ``steps=500`` or ``**{"adversary.name": "cdan"}``.
+        overrides: knobs by their path, as in ``steps=500`` or ``**{"optimizer.lr": 0.01}``.
 
     Raises:
         SafdaError: if anything is wrong that a user can mend.
@@ -74,6 +77,10 @@ def fit(
     """
     if not isinstance(recipe, Recipe):
         recipe = default_recipe(source) if recipe is None else load_recipe(recipe)
+    given = {each.name: each for each in methods or () if isinstance(each, Method)}
+    if methods is not None:
+        recipe = recipe.override({"methods": [each if isinstance(each, str) else each.name for each in methods]})
+        recipe = replace(recipe, of_methods={**recipe.of_methods, **{name: each.knobs for name, each in given.items()}})
     recipe = recipe.override(overrides)
     if backbone is None and is_image_data(source):
         check_backbone(recipe.network)  # before any picture is opened
@@ -84,10 +91,11 @@ def fit(
         target,
         recipe,
         out,
-        watch,
+        callback,
         cpu,
         trackers,
         backbone=backbone,
+        methods=given,
         cache_decoded=cache_decoded,
         verdict=out is not None,
     )
@@ -123,11 +131,12 @@ def start(
     target: Domain,
     recipe: Recipe,
     out: str | Path | None = None,
-    watch: Watch | None = None,
+    callback: StepCallback | None = None,
     cpu: bool = False,
     trackers: tuple[str, ...] = (),
     *,
     backbone: nn.Module | None = None,
+    methods: Mapping[str, Method] | None = None,
     cache_decoded: bool = False,
     progress: StageProgress | None = None,
     verdict: bool = False,
@@ -135,7 +144,8 @@ def start(
     """Begin a run: check the domains, make the folder and the model, train.
 
     Args:
-        source, target, recipe, out, watch, cpu, trackers, backbone, cache_decoded: as in :func:`fit`.
+        source, target, recipe, out, callback, cpu, trackers, backbone, cache_decoded: as in :func:`fit`.
+        methods: those that were made already, by name.
         progress: called with (done, total, what) while something is made ready.
         verdict: at the end, compare with a source-only classifier, and write predictions and summary.
     """
@@ -149,11 +159,11 @@ def start(
     check_shape(target, tuple(data["input_shape"]))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        model = AdaptationModel(recipe, source.blank(), len(classes), backbone)
+        model = AdaptationModel(recipe, source.blank(), len(classes), backbone, methods)
     if "backbone" in data:
         data["backbone"]["digest"] = digest_of(model.backbone)
     accelerator = make_accelerator(recipe, cpu=cpu, trackers=trackers, folder=Path(out) if out else None)
-    work = _Work(Adapted(model, classes, data), source, target, accelerator, watch, progress)
+    work = _Work(Adapted(model, classes, data), source, target, accelerator, callback, progress)
     if isinstance(model.centring, Centred):
         knob = "network.features = 'centred'"
         model.centring.learn(chain.from_iterable(feature_batches(domain, knob) for domain in work.features))
@@ -167,7 +177,7 @@ def resume(
     *,
     source: Any = None,
     target: Any = None,
-    watch: Watch | None = None,
+    callback: StepCallback | None = None,
     cpu: bool = False,
     trackers: tuple[str, ...] = (),
     backbone: nn.Module | None = None,
@@ -181,7 +191,7 @@ def resume(
         path: the run folder.
         source: the same source again, if it was an array; one that has a name is found by it.
         target: the same target again, if it was an array.
-        watch: called after every step.
+        callback: called after every step.
         cpu: stay on the CPU even where there is a GPU.
         trackers: experiment trackers that accelerate knows.
         backbone: the same network again, if one was handed over.
@@ -199,19 +209,19 @@ def resume(
         first = _first_stage(run) if run.recipe.fine_tune.enabled else run
         load_weights(adapted.model, first.newest_weights(), str(path))
     source, target = (for_network(domain, transform_of(run.data), cache_decoded) for domain in domains)
-    work = _Work(adapted, source, target, accelerator, watch, progress)
+    work = _Work(adapted, source, target, accelerator, callback, progress)
     work.complete(run, resume=True, verdict=verdict)
     return adapted
 
 
 def completed(
-    path: Path, source: Domain, target: Domain, recipe: Recipe, watch: Watch | None = None, cpu: bool = False
+    path: Path, source: Domain, target: Domain, recipe: Recipe, callback: StepCallback | None = None, cpu: bool = False
 ) -> Adapted:
     """Bring a run to its end: begin it, go on with it, or find it finished."""
     if _can_go_on(path):
-        return resume(path, watch=watch, cpu=cpu, verdict=False)
+        return resume(path, callback=callback, cpu=cpu, verdict=False)
     shutil.rmtree(path, ignore_errors=True)  # died while it was being made
-    return start(source, target, recipe, path, watch, cpu, ())
+    return start(source, target, recipe, path, callback, cpu, ())
 
 
 def _can_go_on(path: Path) -> bool:
@@ -230,7 +240,7 @@ class _Work:
         adapted: the classifier in the making.
         source, target: both domains, in the network's input size.
         accelerator: device, precision, processes and trackers.
-        watch: called after every step.
+        callback: called after every step.
         progress: called with (done, total, what) while something is made ready.
     """
 
@@ -238,7 +248,7 @@ class _Work:
     source: Domain
     target: Domain
     accelerator: Accelerator
-    watch: Watch | None
+    callback: StepCallback | None
     progress: StageProgress | None
 
     def __post_init__(self) -> None:
@@ -265,15 +275,17 @@ class _Work:
         try:
             if run and run.finished:
                 load_weights(self.adapted.model, run.load_model(), str(run.path))
-            elif recipe.fine_tune.enabled:
-                self._fine_tune(run)
             else:
-                self._adapt(run, resume)
+                self.adapted.model.setup(*self.features, self._counter("neighbours"))
+                if recipe.fine_tune.enabled:
+                    self._fine_tune(run)
+                else:
+                    self._adapt(run, resume)
             if verdict:
                 self._steps_before = recipe.all_steps
                 self._conclude(run)
         except Interrupted as stopped:
-            self.adapted.model.recipe = recipe
+            self.adapted.model.use(recipe)
             steps = min(self._steps_before + stopped.step, recipe.all_steps)
             raise Interrupted(steps, stopped.signal, run.path if run else None) from None
 
@@ -284,23 +296,22 @@ class _Work:
             *self.features,
             accelerator=self.accelerator,
             run=run,
-            watch=self.watch,
-            near=self._near,
+            callback=self.callback,
             resume=resume,
         )
 
     def _fine_tune(self, run: RunFolder | None) -> None:
         """Adapt the heads on features, then train all of the network on pictures from there."""
         model, recipe = self.adapted.model, self.adapted.recipe
-        model.recipe = recipe.first_stage()
+        model.use(recipe.first_stage())
         begun = run is not None and run.has_checkpoint
         if not begun:
             self._first_stage_of(run)
-        model.recipe = recipe.second_stage()
+        model.use(recipe.second_stage())
         self._steps_before = recipe.steps
-        if self._near:
-            self._near.share = model.recipe.saf.neighbour_share
-            self._near.begin(torch.from_numpy(self.adapted.answer(self.features[1]).probabilities))
+        probabilities = torch.from_numpy(self.adapted.answer(self.features[1]).probabilities)
+        for method in model.methods_by_name.values():
+            method.warm_start(probabilities)
         backbone = model.backbone
         assert isinstance(backbone, Backbone)
         backbone.freeze(False)
@@ -310,12 +321,11 @@ class _Work:
             self.target,
             accelerator=self.accelerator,
             run=run,
-            watch=_later(self.watch, recipe.steps),
-            near=self._near,
+            callback=_later(self.callback, recipe.steps),
             resume=begun,
             finish=partial(self._settle, backbone),
         )
-        model.recipe = recipe
+        model.use(recipe)
 
     @torch.no_grad()
     def _settle(self, backbone: Backbone) -> None:
@@ -325,7 +335,7 @@ class _Work:
         means, squares = [], []
         for domain in (self.target,) if model.recipe.network.norm == "per-domain" else (self.source, self.target):
             batches = evaluation_batches(frozen_features(model, domain, self._counter("statistics")))
-            mean, variance = moments(model.bottleneck.linear(model.features(batch.to(device))) for batch in batches)
+            mean, variance = moments(model.project(batch.to(device))[1] for batch in batches)
             means.append(mean)
             squares.append(variance + mean.square())
         mean = torch.stack(means).mean(0)
@@ -341,16 +351,6 @@ class _Work:
         if first.finished:
             return load_weights(self.adapted.model, first.load_model(), str(path))
         return self._adapt(first, resume=begun)
-
-    @cached_property
-    def _near(self) -> Neighbourhood | None:
-        """The graph over which pseudo-labels spread, where they do; fine-tuning goes on with the first stage's."""
-        saf = self.adapted.recipe.saf
-        if not (saf.enabled and saf.neighbours):
-            return None
-        return Neighbourhood(
-            *self.features, saf.neighbours, saf.neighbour_share, saf.neighbour_across, self._counter("neighbours")
-        )
 
     def _conclude(self, run: RunFolder | None) -> None:
         """Predict the target, and say without labels what is to be thought of it."""
@@ -382,7 +382,7 @@ class _Work:
             model,
             *self.features,
             accelerator=make_accelerator(recipe, cpu=self.accelerator.device.type == "cpu"),  # without trackers
-            watch=lambda step, metrics: counter(step, recipe.steps) if counter else None,
+            callback=lambda step, metrics: counter(step, recipe.steps) if counter else None,
         )
         return Adapted(model, self.adapted.classes, self.adapted.data)
 
@@ -394,13 +394,13 @@ def _report_stage(progress: StageProgress, what: str, done: int, of: int) -> Non
     progress(done, of, what)
 
 
-def _later(watch: Watch | None, steps: int) -> Watch | None:
+def _later(callback: StepCallback | None, steps: int) -> StepCallback | None:
     """Return a callback that counts a later stage's steps on from those before it."""
-    if watch is None:
+    if callback is None:
         return None
 
     def shifted(step: int, metrics: Mapping[str, float] | None) -> None:
-        watch(steps + step, metrics)
+        callback(steps + step, metrics)
 
     return shifted
 

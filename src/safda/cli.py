@@ -13,16 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from safda import __version__
+from safda import __version__, knobs
 from safda.errors import Interrupted, SafdaError, SafdaWarning, nearest
-from safda.recipe import ADVERSARIES, PRESETS, Knob, Recipe, load_recipe, walk
+from safda.knobs import Knob
+from safda.presets import PRESETS
+from safda.recipe import Recipe, load_recipe, walk
 
 if TYPE_CHECKING:
     from safda.classifier import Predictions
 
 _FIT = (
     "safda fit SOURCE TARGET -o RUN [--backbone NAME] [--weights FILE] [--fine-tune] [--recipe R] [--adversary NAME] "
-    "[--no-saf] [any knob of the recipe] [options]"
+    "[--no-saf] [--methods A,B] [any knob of the recipe] [options]"
 )
 _FEATURES = "safda features DATA [-o FILE] [--backbone NAME] [--weights FILE] [any knob of the network]"
 _PREDICT = "safda predict RUN DATA [-o FILE] [--probabilities]   or   safda predict RUN picture.jpg [another.jpg …]"
@@ -38,14 +40,14 @@ _NEXT_TOO = 3  # classes of a single sample: the most probable and the next two
 _FLAGS = {
     "--frozen": ("network.frozen", "true", "no backbone training"),
     "--fine-tune": ("fine_tune.enabled", "true", "adapt with a frozen backbone, then train all of the network"),
-    "--no-saf": ("saf.enabled", "false", "train without SAF"),
 }
 _SHORT = {"network.backbone": ["--backbone"], "network.weights": ["--weights"]}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 done, 1 an error in one line, 2 usage, 128+n stopped by signal n."""
-    parser = _parser()
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = _parser(next((word for word in arguments if word in _COMMANDS), None))
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         command = parser.commands[options.command]
@@ -114,8 +116,7 @@ def _fit(options: argparse.Namespace) -> int:
 def _chosen_recipe(options: argparse.Namespace) -> Recipe:
     from safda.api import default_recipe
 
-    recipe = load_recipe(options.recipe) if options.recipe else default_recipe(options.source)
-    return recipe.override(_overrides(options), "command line")
+    return _turned(load_recipe(options.recipe) if options.recipe else default_recipe(options.source), options)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -142,7 +143,7 @@ def _features(options: argparse.Namespace) -> int:
 
     if options.out:
         require_writable(options.out, [".npz"])
-    recipe = preset("default").override(_overrides(options), "command line")
+    recipe = _turned(preset("default"), options)
     with _progress_bar("pictures") as progress:
         result: dict[str, Any] = precompute(options.data, recipe, progress, options.out)
     if options.out:
@@ -177,7 +178,7 @@ def _resume(options: argparse.Namespace) -> int:
     with _view(f"resuming {options.out}", recipe) as view:
         resume(
             options.out,
-            watch=view,
+            callback=view,
             cpu=options.cpu,
             trackers=tuple(options.track),
             cache_decoded=options.cache_decoded,
@@ -293,7 +294,7 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 def _recipe(options: argparse.Namespace) -> int:
-    print(load_recipe(options.name).override(_overrides(options), "command line").to_toml(), end="")
+    print(_turned(load_recipe(options.name), options).to_toml(), end="")
     return 0
 
 
@@ -378,7 +379,8 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def _parser() -> _Parser:
+def _parser(chosen: str | None) -> _Parser:
+    """Make the parser: all commands, and the options of the one that is chosen (some would load torch)."""
     parser = _Parser(
         prog="safda",
         allow_abbrev=False,
@@ -402,8 +404,19 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"safda {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    for name, (run, add_options, help_, usage) in _COMMANDS.items():
+        command = subparsers.add_parser(
+            name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.", allow_abbrev=False, usage=usage
+        )
+        command.set_defaults(run=run)
+        command.add_argument("--traceback", action="store_true", help="show where an error came from")
+        if name == chosen:
+            add_options(command)
+    parser.commands = subparsers.choices
+    return parser
 
-    fit = _command(subparsers, "fit", _fit, "adapt a classifier; everything goes into a run folder", _FIT)
+
+def _add_fit(fit: argparse.ArgumentParser) -> None:
     fit.add_argument("source", metavar="SOURCE", help=f"labelled: {_DOMAIN}")
     fit.add_argument(
         "target", metavar="TARGET", help="unlabelled, of the same kind; labels it may have are not looked at"
@@ -412,32 +425,31 @@ def _parser() -> _Parser:
     fit.add_argument("--recipe", metavar="R", help=f"a TOML file (see 'safda recipe') or one of {', '.join(PRESETS)}")
     _add_strict(fit)
     _add_machine(fit)
+    _add_methods(fit)
     _add_knobs(fit)
 
-    doctor = _command(subparsers, "doctor", _doctor, "look at two domains: what is odd, broken, far apart or in both")
+
+def _add_doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument("source", metavar="SOURCE", help=f"labelled: {_DOMAIN}")
     doctor.add_argument("target", metavar="TARGET", help="the other one")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     _add_strict(doctor)
 
-    features = _command(
-        subparsers,
-        "features",
-        _features,
-        "compute pictures' features once, for the cache or a file",
-        _FEATURES,
-    )
+
+def _add_features(features: argparse.ArgumentParser) -> None:
     features.add_argument("data", metavar="DATA", help="pictures: a folder, a list or a manifest")
     features.add_argument(
         "-o", "--out", type=Path, metavar="FILE", help="also write them, with labels and paths, as a .npz file"
     )
     _add_knobs(features, only="network")
 
-    resume = _command(subparsers, "resume", _resume, "go on with a run that was stopped, exactly where it was")
+
+def _add_resume(resume: argparse.ArgumentParser) -> None:
     resume.add_argument("out", type=Path, metavar="RUN", help="the folder of a run")
     _add_machine(resume)
 
-    predict = _command(subparsers, "predict", _predict, "predict the class of every sample", _PREDICT)
+
+def _add_predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")
     predict.add_argument("data", metavar="DATA", nargs="+", help=f"{_DOMAIN}; one picture, or several")
     predict.add_argument(
@@ -445,19 +457,20 @@ def _parser() -> _Parser:
     )
     predict.add_argument("--probabilities", action="store_true", help="also tell the probability of every class")
 
-    evaluate = _command(subparsers, "evaluate", _evaluate, "compare predictions with labels (an oracle's number)")
+
+def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")
     evaluate.add_argument("data", metavar="LABELLED", help=_DOMAIN)
     evaluate.add_argument("--json", action="store_true", help="print JSON")
 
-    demo = _command(subparsers, "demo", _demo, "source-only, MDD and MDD+SAF on embedded digits, with a picture")
+
+def _add_demo(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("-o", "--out", type=Path, default=Path("demo"), metavar="FOLDER", help="default: demo")
     demo.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each method (default: 3)")
     demo.add_argument("--all", action="store_true", help="also DANN and CDAN, with and without SAF")
 
-    _add_bench(subparsers)
 
-    tune = _command(subparsers, "tune", _tune, "search for a recipe, scored without target labels", _TUNE)
+def _add_tune(tune: argparse.ArgumentParser) -> None:
     tune.add_argument("source", metavar="SOURCE", help=f"labelled: {_DOMAIN}")
     tune.add_argument("target", metavar="TARGET", help="unlabelled; labels it may have are not looked at")
     tune.add_argument("-o", "--out", type=Path, required=True, metavar="FOLDER", help="the same one goes on")
@@ -467,32 +480,23 @@ def _parser() -> _Parser:
     tune.add_argument("--recipe", metavar="R", help="where to start from: a TOML file or a preset")
     _add_strict(tune)
     tune.add_argument("--cpu", action="store_true", help="stay on the CPU even where there is a GPU")
+    _add_methods(tune)
     _add_knobs(tune)
 
-    recipe = _command(subparsers, "recipe", _recipe, "print a recipe as TOML, every knob with its help", _RECIPE)
+
+def _add_recipe(recipe: argparse.ArgumentParser) -> None:
     recipe.add_argument("name", metavar="PRESET", nargs="?", default="default", help=", ".join(PRESETS))
+    _add_methods(recipe)
     _add_knobs(recipe)
-    parser.commands = subparsers.choices
-    return parser
-
-
-def _command(subparsers: Any, name: str, run: Any, help: str, usage: str | None = None) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = subparsers.add_parser(
-        name, help=help, description=f"{help[0].upper()}{help[1:]}.", allow_abbrev=False, usage=usage
-    )
-    command.set_defaults(run=run)
-    command.add_argument("--traceback", action="store_true", help="show where an error came from")
-    return command
 
 
 def _add_strict(command: argparse.ArgumentParser) -> None:
     command.add_argument("--strict", action="store_true", help="make an error of files that cannot be used")
 
 
-def _add_bench(subparsers: Any) -> None:
+def _add_bench(bench: argparse.ArgumentParser) -> None:
     from safda.bench.benchmark import shipped
 
-    bench = _command(subparsers, "bench", _bench, "fill in a table of the paper, or one of your own")
     known = ", ".join(shipped())
     bench.add_argument("name", metavar="NAME", help=f"{known}; a .toml file; or 'claims', to judge what LAB holds")
     bench.add_argument("-o", "--out", type=Path, required=True, metavar="LAB", help="a folder; the same one goes on")
@@ -524,6 +528,19 @@ def _add_machine(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_methods(command: argparse.ArgumentParser) -> None:
+    """Options for which methods take part."""
+    from safda.methods import METHODS
+
+    group = command.add_argument_group("methods")
+    leads = ", ".join(name for name in METHODS if not METHODS[name].rides)
+    group.add_argument("--methods", metavar="A,B", help=f"whose losses add up, of {', '.join(METHODS)}")
+    group.add_argument(
+        "--adversary", metavar="NAME", help=f"another method to lead, with its own defaults: {leads}; or none"
+    )
+    group.add_argument("--no-saf", dest="saf", action="store_false", default=None, help="train without SAF")
+
+
 def _add_knobs(command: argparse.ArgumentParser, only: str | None = None) -> None:
     """One option for each knob of the recipe, or of one section of it, under its path there."""
     groups: dict[str, Any] = {}
@@ -532,16 +549,7 @@ def _add_knobs(command: argparse.ArgumentParser, only: str | None = None) -> Non
         if only not in (None, section):
             continue
         if section not in groups:
-            title = f"recipe: {section}" if section else "recipe"
-            groups[section] = command.add_argument_group(title)
-            if section == "adversary":
-                groups[section].add_argument(
-                    "--adversary",
-                    "--adversary.name",
-                    dest="adversary.name",
-                    metavar="NAME",
-                    help=f"the method: {', '.join(ADVERSARIES)}; brings its own defaults",
-                )
+            groups[section] = command.add_argument_group(f"recipe: {section}" if section else "recipe")
             for flag, (knob_path, value, help_) in _FLAGS.items():
                 if knob_path.startswith(f"{section}."):
                     groups[section].add_argument(flag, dest=knob_path, action="store_const", const=value, help=help_)
@@ -557,21 +565,29 @@ def _add_knobs(command: argparse.ArgumentParser, only: str | None = None) -> Non
 
 def _knobs() -> dict[str, tuple[Knob, Any]]:
     """All knobs of all methods, by path, with a default to tell their type."""
-    knobs = {path: (knob, value) for path, knob, value in walk(Recipe())}
-    for method in ADVERSARIES.values():
-        for path, knob, value in walk(method(), "adversary."):
-            knobs.setdefault(path, (knob, value))
-    return {path: knobs[path] for path in sorted(knobs, key=lambda p: p.rpartition(".")[0])}
+    from safda.methods import METHODS
+
+    found = {path: (knob, value) for path, knob, value in walk(Recipe(methods=()))}
+    for name, method in METHODS.items():
+        found.update({path: (knob, value) for path, knob, value in knobs.walk(method.Knobs(), f"{name}.")})
+    return found
+
+
+def _turned(recipe: Recipe, options: argparse.Namespace) -> Recipe:
+    """Return a recipe with what was chosen on the command line: first the methods, then any knobs."""
+    adversary, saf = getattr(options, "adversary", None), getattr(options, "saf", None)
+    if getattr(options, "methods", None) is not None:
+        recipe = recipe.override({"methods": options.methods}, "command line")
+    if adversary is not None or saf is not None:
+        recipe = recipe.with_adversary(adversary, saf)
+    return recipe.override(_overrides(options), "command line")
 
 
 def _overrides(options: argparse.Namespace) -> dict[str, Any]:
     """The knobs that were given on the command line, in their types."""
     given = vars(options)
     types = {path: type(default) for path, (_, default) in _knobs().items()}
-    chosen = {path: _value(given[path], kind) for path, kind in types.items() if given.get(path) is not None}
-    if given.get("adversary.name") is not None:
-        chosen["adversary.name"] = given["adversary.name"]
-    return chosen
+    return {path: _value(given[path], kind) for path, kind in types.items() if given.get(path) is not None}
 
 
 def _value(text: str, kind: type) -> Any:
@@ -580,6 +596,21 @@ def _value(text: str, kind: type) -> Any:
         return {"true": True, "false": False}.get(text, text) if kind is bool else kind(text)
     except ValueError:
         return text
+
+
+#: Name → what it does, what adds its options, its help and, where it has many options, its usage.
+_COMMANDS: dict[str, tuple[Any, Any, str, str | None]] = {
+    "fit": (_fit, _add_fit, "adapt a classifier; everything goes into a run folder", _FIT),
+    "doctor": (_doctor, _add_doctor, "look at two domains: what is odd, broken, far apart or in both", None),
+    "features": (_features, _add_features, "compute pictures' features once, for the cache or a file", _FEATURES),
+    "resume": (_resume, _add_resume, "go on with a run that was stopped, exactly where it was", None),
+    "predict": (_predict, _add_predict, "predict the class of every sample", _PREDICT),
+    "evaluate": (_evaluate, _add_evaluate, "compare predictions with labels (an oracle's number)", None),
+    "demo": (_demo, _add_demo, "source-only, MDD and MDD+SAF on embedded digits, with a picture", None),
+    "bench": (_bench, _add_bench, "fill in a table of the paper, or one of your own", None),
+    "tune": (_tune, _add_tune, "search for a recipe, scored without target labels", _TUNE),
+    "recipe": (_recipe, _add_recipe, "print a recipe as TOML, every knob with its help", _RECIPE),
+}
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         check_knobs(source, self.knobs or {})
         recipe = self._recipe()
         with TrainingView("adapting", recipe.steps, Console(stderr=True, quiet=not self.verbose)) as view:
-            self.adapted_ = start(source, Domain("X_target", torch.from_numpy(target)), recipe, watch=view)
+            self.adapted_ = start(source, Domain("X_target", torch.from_numpy(target)), recipe, callback=view)
         return self
 
     def predict(self, X: ArrayLike, sample_domain: ArrayLike | None = None, allow_source: bool = True) -> NDArray[Any]:
@@ -187,7 +187,9 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
 
     def _recipe(self) -> Recipe:
         recipe = self.recipe if isinstance(self.recipe, Recipe) else load_recipe(self.recipe)
-        chosen = {"adversary.name": self.adversary, "saf.enabled": self.saf, "steps": self.steps, "batch": self.batch}
+        if self.adversary is not None or self.saf is not None:
+            recipe = recipe.with_adversary(self.adversary, self.saf)
+        chosen = {"steps": self.steps, "batch": self.batch}
         changes = {path: value for path, value in chosen.items() if value is not None}
         if self.random_state is not None:
             changes["seed"] = _seed(self.random_state)

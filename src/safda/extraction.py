@@ -20,7 +20,7 @@ from safda.errors import SafdaError
 from safda.model import AdaptationModel
 from safda.nn.backbones import Backbone, check_backbone, image_config, make_backbone
 from safda.nn.weights import digest_of
-from safda.recipe import Network, Recipe
+from safda.recipe import NetworkKnobs, Recipe
 
 
 def precompute(
@@ -65,7 +65,7 @@ def for_network(domain: Domain, transform: Transform, cache_decoded: bool = Fals
     )
 
 
-def image_transform(network: Network, given: nn.Module | None = None) -> Transform:
+def image_transform(network: NetworkKnobs, given: nn.Module | None = None) -> Transform:
     """Return the transform of the backbone that is named, or of the given one."""
     config = image_config(network.backbone, given)
     side = network.image_size or config.side

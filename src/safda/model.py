@@ -1,37 +1,39 @@
-"""F, B, C, D and M together: one module whose forward takes both domains and returns the named losses."""
+"""The network and its methods together: one module whose forward takes both domains and returns the named losses."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from safda.adversaries import ADVERSARIES, JointBatch, Site
-from safda.nn.backbones import make_backbone
-from safda.nn.heads import Bottleneck, Centred, make_classifier
+from safda.data import Domain
+from safda.data.loader import ProgressCallback
+from safda.errors import SafdaError
+from safda.methods import METHODS
+from safda.methods.base import Batch, Method, Phase, overrides
+from safda.nn.network import Network
 from safda.recipe import Recipe
-from safda.saf import SAF, SAFOutput
-from safda.schedules import ramp
+
+_JOINT = Phase()
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """One step's losses and what a person wants to see of it.
+    """One step's losses and what is left of it.
 
     Attributes:
         losses: by name, already weighted; the optimizer's objective is their sum.
-        health: numbers to look at, without gradient.
-        eta: the mixing weights, or None without SAF.
-        target: what C∘B said of the target rows where SAF asked it, as probabilities, or None without SAF.
+        metrics: numbers to look at, without gradient.
+        kept: by method, what it will observe once the step is made.
     """
 
     losses: dict[str, Tensor]
-    health: dict[str, Tensor]
-    eta: Tensor | None = None
-    target: Tensor | None = None
+    metrics: dict[str, Tensor]
+    kept: dict[str, dict[str, Tensor]]
 
     @property
     def total(self) -> Tensor:
@@ -39,40 +41,58 @@ class StepOutput:
         return torch.stack(list(self.losses.values())).sum()
 
 
-class AdaptationModel(nn.Module):
-    """The whole network of the paper's figure, as a recipe describes it.
+class AdaptationModel(Network):
+    """The whole network of the paper's figure, as a recipe describes it: F, B, C and what each method adds.
 
     Args:
-        recipe: sizes, method, SAF's variant and the ramps.
+        recipe: sizes, and methods with their knobs.
         sample: one input, to know its shape.
         classes: number of classes K.
         backbone: a network to use as F in place of the one that the recipe names.
+        given: methods that were made already, by name; the others are made here.
     """
 
-    def __init__(self, recipe: Recipe, sample: Tensor, classes: int, backbone: nn.Module | None = None) -> None:
-        super().__init__()
-        network = recipe.network
-        width = network.bottleneck_width
-        self.recipe, self.classes = recipe, classes
-        with torch.random.fork_rng(devices=[], enabled=network.frozen):
-            # What a frozen one would draw is not used: the heads begin alike, whoever made the features.
-            self.backbone, feature_dim = make_backbone(network, sample, backbone)
-        self.centring = Centred(feature_dim) if network.features == "centred" else nn.Identity()
+    def __init__(
+        self,
+        recipe: Recipe,
+        sample: Tensor,
+        classes: int,
+        backbone: nn.Module | None = None,
+        given: Mapping[str, Method] | None = None,
+    ) -> None:
+        super().__init__(recipe.network, sample, classes, backbone)
+        self.methods = nn.ModuleDict()
+        for name in recipe.of_methods:
+            method = (given or {}).get(name) or METHODS[name]()
+            method.knobs = recipe.of_methods[name]
+            method.build(self)
+            self.methods[name] = method
+        self.recipe, self.is_set_up = recipe, False
+        self._lead_name = _lead_name(self.methods_by_name)
 
-        def new_bottleneck() -> Bottleneck:
-            return Bottleneck(feature_dim, width, network.dropout, network.norm == "per-domain")
+    @property
+    def methods_by_name(self) -> dict[str, Method]:
+        """The methods of the run, in the order in which their losses are computed."""
+        return cast(dict[str, Method], dict(self.methods.items()))
 
-        def new_classifier() -> nn.Module:
-            return make_classifier(width, network.classifier_width, classes, network.dropout, network.classifier_init)
+    def use(self, recipe: Recipe) -> None:
+        """Go on by another recipe of the same network and methods."""
+        self.recipe = recipe
+        for name, method in self.methods_by_name.items():
+            method.knobs = recipe.of_methods[name]
 
-        self.bottleneck, self.classifier = new_bottleneck(), new_classifier()
-        site = Site(width, classes, new_classifier, new_bottleneck)
-        self.adversary = ADVERSARIES[recipe.adversary.name](site, **recipe.adversary.own())
-        mixed_dim = feature_dim if recipe.saf.mix_at == "features" else width
-        self.saf = SAF(mixed_dim, classes=classes, **recipe.saf.module()) if recipe.saf.enabled else None
+    def setup(self, source: Domain, target: Domain, progress: ProgressCallback | None = None) -> None:
+        """Let every method look at both domains."""
+        for method in self.methods_by_name.values():
+            method.setup(self, source, target, progress)
+        self.is_set_up = True
+
+    def phases(self, progress: float) -> Sequence[Phase]:
+        """Return the optimizer steps of an iteration."""
+        return self.methods_by_name[self._lead_name].phases(progress) if self._lead_name else (Phase(),)
 
     def forward(
-        self, source: Tensor, labels: Tensor, target: Tensor, progress: float, spread: Tensor | None = None
+        self, source: Tensor, labels: Tensor, target: Tensor, rows: Tensor, progress: float, phase: Phase = _JOINT
     ) -> StepOutput:
         """Algorithm "SAF Training": ε_C, ε_D and ε_M of one step, from one pass of both domains together.
 
@@ -80,68 +100,44 @@ class AdaptationModel(nn.Module):
             source: inputs of the source batch.
             labels: their classes.
             target: inputs of the target batch.
+            rows: which samples these are, of the source and then of the target.
             progress: t/T.
-            spread: labels of the target rows for SAF to use in place of predictions; zeros where none is known.
+            phase: which of the iteration's optimizer steps this is for.
         """
-        recipe = self.recipe
-        features = self.features(torch.cat([source, target]))
-        projected = self.bottleneck.linear(features)
-        embedding = self.bottleneck.finish(projected, len(labels))
-        batch = JointBatch(features, embedding, self.classifier(embedding), labels)
+        inputs = torch.cat([source, target])
+        encoded = self.encode(inputs, len(labels))
+        methods = self.methods_by_name
+        batch = Batch(self, methods, labels, rows, inputs, *encoded, progress)
+        losses = {"classification": self._source_loss(batch)} if phase.supervised else {}
+        for method in methods.values():
+            if phase.supervised or method.name == self._lead_name:
+                own = method.losses(batch, phase)
+                if not losses.keys().isdisjoint(own):
+                    raise ValueError(f"{method.name} names a loss that another has: {', '.join(own)}")
+                losses.update(own)
+        return StepOutput(losses, batch.metrics, batch.kept)
 
-        losses = {"classification": F.cross_entropy(batch.split(batch.logits)[0], labels)}
-        adversary_weight = ramp(progress, recipe.adversary.weight, recipe.adversary.ramp)
-        adversary = self.adversary(batch, adversary_weight, progress)
-        losses.update(adversary.losses)
-        if self.saf is None:
-            return StepOutput(losses, adversary.health)
-
-        fed = slice(None) if self.saf.feed_source else slice(len(labels), None)
-        steady = recipe.saf.label_mode == "evaluation"
-        logits = self._steady_logits(projected[fed]) if steady else batch.logits[fed]
-        mixed = self._mix(self.saf, batch, projected[fed], logits, spread)
-        losses["saf"] = ramp(progress, recipe.saf.weight, recipe.saf.ramp) * mixed.loss
-        if mixed.self_training is not None:
-            extra = recipe.saf.self_training + ramp(progress, recipe.saf.self_training_rise, 1.0)
-            losses["self_training"] = extra * mixed.self_training
-        said = logits[-len(target) :].detach().softmax(1)
-        return StepOutput(losses, adversary.health, mixed.eta.detach(), said)
-
-    def features(self, inputs: Tensor) -> Tensor:
-        """Give φ, what B and SAF see: F's output, centred where the recipe says so."""
-        features: Tensor = self.centring(self.backbone(inputs))
-        return features
-
-    @torch.no_grad()
-    def _steady_logits(self, projected: Tensor) -> Tensor:
-        """C∘B as it would answer in use: nothing dropped, normalised by running statistics."""
-        head = (self.bottleneck, self.classifier)
-        for module in head:
-            module.eval()
-        logits: Tensor = self.classifier(self.bottleneck.finish(projected))
-        for module in head:
-            module.train(self.training)
-        return logits
-
-    def _mix(self, saf: SAF, batch: JointBatch, projected: Tensor, logits: Tensor, spread: Tensor | None) -> SAFOutput:
-        """Hand SAF what its variant mixes, with what the step has computed already."""
-        if spread is not None and saf.feed_source:
-            spread = F.pad(spread, (0, 0, len(batch.labels), 0))  # of source rows nothing is known
-        known: dict[str, Any] = {"logits": logits, "spread": spread}
-        if saf.mix_at == "bottleneck":
-            source, target = batch.split(batch.embedding)
-            return saf.forward(target, self.classifier, source_features=source, **known)
-        source, target = batch.split(batch.features)
-        return saf.forward(
-            target,
-            lambda features: self.classifier(self.bottleneck(features)),
-            source_features=source,
-            projected=(projected, lambda mixed: self.classifier(self.bottleneck.finish(mixed))),
-            **known,
-        )
+    def _source_loss(self, batch: Batch) -> Tensor:
+        own = (method.source_loss(batch) for method in batch.methods.values())
+        loss = next((loss for loss in own if loss is not None), None)
+        return F.cross_entropy(batch.source.logits, batch.labels) if loss is None else loss
 
     def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the adapted classifier's logits and the embedding B(F(x)); for use in evaluation mode."""
-        features = self.features(inputs)
-        embedding = self.bottleneck(features)
-        return self.adversary.predict(features, embedding, self.classifier(embedding)), embedding
+        """Return the adapted classifier's logits and the embedding B(F(x)); for use in evaluation mode."""
+        encoded = self.encode(inputs)
+        answers = (method.predict(self, encoded) for method in self.methods_by_name.values())
+        return next((logits for logits in answers if logits is not None), encoded.logits), encoded.embedding
+
+
+def has_phases(recipe: Recipe) -> bool:
+    """Return whether a method makes several optimizer steps an iteration, or trains in stages."""
+    return any(METHODS[name].phases is not Method.phases for name in recipe.of_methods)
+
+
+def _lead_name(methods: Mapping[str, Method]) -> str | None:
+    """Return the name of the one method that says how an iteration goes, if any does."""
+    leads = [name for name, method in methods.items() if overrides(method, "phases")]
+    if len(leads) > 1:
+        names = " and ".join(leads)
+        raise SafdaError(f"methods: {names} each want a say in how an iteration goes; name one of them")
+    return leads[0] if leads else None

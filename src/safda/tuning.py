@@ -88,17 +88,10 @@ def tune(
 
 
 def suggest(trial: optuna.Trial, recipe: Recipe) -> Recipe:
-    """Let a trial suggest every knob that declares a range and is in use."""
+    """Let a trial suggest every knob that declares a range."""
     drawn = {}
     for path, knob, _ in walk(recipe):
-        if knob.search is not None and _in_use(path, recipe):
+        if knob.search is not None:
             low, high, scale = knob.search
             drawn[path] = trial.suggest_float(path, low, high, log=scale == "log")
     return recipe.override(drawn)
-
-
-def _in_use(path: str, recipe: Recipe) -> bool:
-    section = path.partition(".")[0]
-    return not (section == "saf" and not recipe.saf.enabled) and not (
-        section == "adversary" and recipe.adversary.name == "none"
-    )

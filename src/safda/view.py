@@ -15,9 +15,9 @@ from rich.text import Text
 
 
 class TrainingView:
-    """A progress bar with time left, each loss, η's mean and spread, and the adversary's health.
+    """A progress bar with time left, each loss, and what each method tells of itself.
 
-    Use it as a context manager, and as the ``watch`` of training.
+    Use it as a context manager, and as the ``callback`` of training.
     """
 
     def __init__(self, title: str, steps: int, console: Console) -> None:
@@ -91,13 +91,19 @@ class ProgressView:
 def metrics_table(metrics: Mapping[str, float]) -> Table:
     """Return one line of metrics as a table."""
     table = Table.grid(padding=(0, 3))
-    for heading, prefix in (("losses", "loss"), ("mixing weight η", "eta/"), ("adversary", "adversary/")):
-        shown = {name.split("/")[-1]: value for name, value in metrics.items() if name.startswith(prefix)}
-        if shown:
-            table.add_row(
-                f"[dim]{heading}[/]", "  ".join(f"{n.replace('_', ' ')} [bold]{v:.3f}[/]" for n, v in shown.items())
-            )
+    for heading, names in _by_first_word(metrics).items():
+        shown = "  ".join(f"{name.split('/')[-1].replace('_', ' ')} [bold]{metrics[name]:.3f}[/]" for name in names)
+        table.add_row(f"[dim]{heading}[/]", shown)
     return table
+
+
+def _by_first_word(metrics: Mapping[str, float]) -> dict[str, list[str]]:
+    """Group the names of metrics: losses, and what each method has logged."""
+    groups: dict[str, list[str]] = {}
+    for name in metrics:
+        if "/" in name or name == "loss":
+            groups.setdefault(name.split("/")[0], []).append(name)
+    return groups
 
 
 def evaluation_table(result: Mapping[str, Any]) -> Table:

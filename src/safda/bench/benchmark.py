@@ -12,7 +12,7 @@ The paper's tables are TOML files in ``tables/``; a user's own is a file of the 
 
     [rows.mine]
     title = "MDD, wider margin"
-    change = { "adversary.name" = "mdd", "adversary.margin" = 8 }
+    change = { methods = ["mdd", "saf"], "mdd.margin" = 8 }
 
     [rows.theirs]                               # nothing to run: published only
     title = "Theirs"

@@ -21,7 +21,7 @@ from safda.data import Domain, load_domain
 from safda.errors import SafdaError
 from safda.evaluation.scores import scores
 from safda.io import write_json
-from safda.training.loop import Watch
+from safda.training.loop import StepCallback
 
 # A run seeds the process's generator at every step, so two in one process would disturb each other. Dask may
 # give a worker several threads.
@@ -44,7 +44,7 @@ def run_cell(cell: Cell, lab: Path, threads: int, cpu: bool, driver: int | None)
             return
         store.forget_failure(cell)
         try:
-            result = _result(cell, store.path(cell), cpu, _watch(driver))
+            result = _result(cell, store.path(cell), cpu, _end_with(driver))
         except Exception as error:  # whatever it is, the other cells go on
             store.note_failure(
                 cell, str(error) if isinstance(error, SafdaError) else f"{type(error).__name__}: {error}"
@@ -54,10 +54,10 @@ def run_cell(cell: Cell, lab: Path, threads: int, cpu: bool, driver: int | None)
         shutil.rmtree(store.path(cell) / "checkpoints", ignore_errors=True)  # a finished run resumes no more
 
 
-def _result(cell: Cell, path: Path, cpu: bool, watch: Watch | None) -> dict[str, Any]:
+def _result(cell: Cell, path: Path, cpu: bool, callback: StepCallback | None) -> dict[str, Any]:
     begun = time.perf_counter()
     source, target = _domain(cell.source), _domain(cell.target)
-    adapted = completed(path, source, target, cell.recipe, watch, cpu)
+    adapted = completed(path, source, target, cell.recipe, callback, cpu)
     predictions = adapted.predict(target)
     evaluation = adapted.compare(predictions, target)
     return {
@@ -75,16 +75,16 @@ def _domain(where: str) -> Domain:
     return load_domain(where)
 
 
-def _watch(driver: int | None) -> Watch | None:
+def _end_with(driver: int | None) -> StepCallback | None:
     """End this worker when its driver has gone, so that it doesn't keep a cell from the next one."""
     if driver is None or driver == os.getpid():
         return None
 
-    def watch(step: int, metrics: Mapping[str, float] | None) -> None:
+    def check(step: int, metrics: Mapping[str, float] | None) -> None:
         if os.getppid() != driver:
             os._exit(1)
 
-    return watch
+    return check
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from safda.data import digits
 from safda.data.arrays import from_arrays, from_npy, from_npz
 from safda.data.domain import Domain
 from safda.data.loader import ProgressCallback
-from safda.data.sampler import Stream, mixed_seed
+from safda.data.sampler import EpochSampler, mixed_seed
 from safda.errors import SafdaError, nearest
 
 if TYPE_CHECKING:
@@ -125,4 +125,4 @@ def _readable_images(listing: Listing, about: Sequence[Inspected], strict: bool)
     return Domain(name, inputs, torch.tensor([number[each] for each in labels]), classes, ids, skipped)
 
 
-__all__ = ["EMBEDDED", "Domain", "Stream", "from_arrays", "is_image_data", "load_domain", "mixed_seed"]
+__all__ = ["EMBEDDED", "Domain", "EpochSampler", "from_arrays", "is_image_data", "load_domain", "mixed_seed"]

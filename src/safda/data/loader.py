@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from safda.data.domain import UNIFORMS_PER_SAMPLE, Domain
-from safda.data.sampler import Stream, mixed_seed
+from safda.data.sampler import Sampler, mixed_seed
 from safda.data.settings import num_workers
 from safda.errors import SafdaError
 
@@ -55,32 +55,38 @@ def read_ahead(
 
 
 def training_batches(
-    domains: Sequence[Domain], streams: Sequence[Stream], steps: range, shard: slice, threads: int | None = None
+    domains: Sequence[Domain],
+    samplers: Sequence[Sampler],
+    steps: range,
+    shard: slice,
+    seed: int,
+    threads: int | None = None,
 ) -> Generator[list[tuple[Tensor, Tensor]], None, None]:
     """Yield each step's (row numbers, inputs) of each domain.
 
-    A batch is a function of the streams' seed and the step alone, down to where a picture is cropped, whatever
+    A batch is a function of the samplers, the seed and the step alone, down to where a picture is cropped, whatever
     the number of threads and wherever ``steps`` starts.
 
     Args:
         domains: source and target.
-        streams: which rows each of them gives at a step.
+        samplers: which rows each of them gives at a step.
         steps: the steps to come.
         shard: this process's rows of a batch.
+        seed: decides where pictures are cropped.
         threads: how many read ahead; None chooses.
     """
 
     def request_of(step: int) -> tuple[int, list[Tensor]]:
-        return step, [stream.rows(step) for stream in streams]
+        return step, [sampler.rows(step) for sampler in samplers]
 
     def read(request: tuple[int, list[Tensor]]) -> list[tuple[Tensor, Tensor]]:
         step, rows_of_each = request
         batches = []
-        for domain, stream, rows in zip(domains, streams, rows_of_each, strict=True):
+        for number, (domain, rows) in enumerate(zip(domains, rows_of_each, strict=True)):
             uniforms = None
             if not domain.in_memory:  # only pictures are cropped; making a generator is a tenth of a small step's time
-                seed = mixed_seed(stream.seed, step, stream.domain, _CROP_SEED)
-                uniforms = np.random.default_rng(seed).random((len(rows), UNIFORMS_PER_SAMPLE))[shard]
+                generator = np.random.default_rng(mixed_seed(seed, step, number, _CROP_SEED))
+                uniforms = generator.random((len(rows), UNIFORMS_PER_SAMPLE))[shard]
             batches.append((rows[shard], domain.batch(rows[shard], uniforms)))
         return batches
 

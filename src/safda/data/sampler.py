@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from torch import Tensor
 
 
-class Stream:
+class Sampler(Protocol):
+    """Who chooses a step's samples of one domain."""
+
+    def rows(self, step: int) -> Tensor:
+        """Return the row numbers of one step's batch: the same whoever asks, and how often."""
+
+
+class EpochSampler:
     """Batches of row numbers, epoch after epoch without replacement, as a pure function of the step.
 
     Nothing here is state that a checkpoint would have to hold: ``rows(step)`` is the same whoever asks.
 
-    >>> stream = Stream(rows=5, batch=2, seed=0, domain=0)
-    >>> sorted(torch.cat([stream.rows(step) for step in range(5)]).tolist())    # two epochs of five
+    >>> sampler = EpochSampler(samples=5, batch=2, seed=0, domain=0)
+    >>> sorted(torch.cat([sampler.rows(step) for step in range(5)]).tolist())    # two epochs of five
     [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     """
 
-    def __init__(self, rows: int, batch: int, seed: int, domain: int) -> None:
-        self.count, self.batch, self.seed, self.domain = rows, batch, seed, domain
+    def __init__(self, samples: int, batch: int, seed: int, domain: int) -> None:
+        self.samples, self.batch, self.seed, self.domain = samples, batch, seed, domain
         self._epochs: dict[int, Tensor] = {}
 
     def rows(self, step: int) -> Tensor:
@@ -26,7 +35,7 @@ class Stream:
         start, stop = step * self.batch, (step + 1) * self.batch
         parts = []
         while start < stop:
-            epoch, offset = divmod(start, self.count)
+            epoch, offset = divmod(start, self.samples)
             part = self._epoch(epoch)[offset : offset + stop - start]
             parts.append(part)
             start += len(part)
@@ -36,7 +45,7 @@ class Stream:
         if epoch not in self._epochs:
             generator = torch.Generator().manual_seed(mixed_seed(self.seed, self.domain, epoch))
             newest = {epoch - 1: self._epochs[epoch - 1]} if epoch - 1 in self._epochs else {}
-            self._epochs = {**newest, epoch: torch.randperm(self.count, generator=generator)}
+            self._epochs = {**newest, epoch: torch.randperm(self.samples, generator=generator)}
         return self._epochs[epoch]
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from safda.classifier import Adapted, Predictions
 from safda.data import Domain
 from safda.evaluation.scores import scores
-from safda.neighbours import nearest_samples
+from safda.methods.propagation import nearest_samples
 
 TRUST, DOUBT, DISTRUST = "trust", "doubt", "do not trust"
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from safda.errors import SafdaError, SafdaWarning, nearest
 from safda.nn.vision import guard_torchvision
 from safda.nn.weights import hub_file, load_backbone
-from safda.recipe import Network
+from safda.recipe import NetworkKnobs
 
 
 class SmallCNN(nn.Sequential):
@@ -85,7 +85,7 @@ class Backbone(nn.Module):
         return lines.view(*lines.shape[:2], width, -1).permute(0, 3, 1, 2)
 
 
-def make_backbone(network: Network, sample: Tensor, given: nn.Module | None = None) -> tuple[nn.Module, int]:
+def make_backbone(network: NetworkKnobs, sample: Tensor, given: nn.Module | None = None) -> tuple[nn.Module, int]:
     """Make F for inputs like ``sample`` (one of them) and tell its feature size.
 
     A vector needs no backbone: it is a feature already.
@@ -161,11 +161,11 @@ def image_config(name: str, given: nn.Module | None = None) -> ImageConfig:
     )
 
 
-def full_name(network: Network) -> str:
+def full_name(network: NetworkKnobs) -> str:
     """Return a backbone's name with the tag of its weights, as timm completes it.
 
-    >>> from safda.recipe import Network
-    >>> full_name(Network(backbone="tf_efficientnet_lite0")), full_name(Network())
+    >>> from safda.recipe import NetworkKnobs
+    >>> full_name(NetworkKnobs(backbone="tf_efficientnet_lite0")), full_name(NetworkKnobs())
     ('tf_efficientnet_lite0.in1k', 'small-cnn')
     """
     if network.backbone == "small-cnn":
@@ -174,7 +174,7 @@ def full_name(network: Network) -> str:
     return ".".join(filter(None, (network.backbone.split(".")[0], tag)))
 
 
-def check_backbone(network: Network) -> None:
+def check_backbone(network: NetworkKnobs) -> None:
     """Find out in a moment whether a backbone and its weights can be had; warn where its name means several.
 
     Raises:
@@ -195,7 +195,7 @@ def check_backbone(network: Network) -> None:
         hub_file(name, config.hf_hub_id)
 
 
-def _warn_of_other_weights(network: Network) -> None:
+def _warn_of_other_weights(network: NetworkKnobs) -> None:
     timm = _timm_with(network.backbone)
     known = [] if "." in network.backbone else timm.list_pretrained(f"{network.backbone}.*")
     if len(known) < 2 or not (network.pretrained or network.weights):
@@ -242,7 +242,7 @@ def _pretrained_config(name: str) -> Any:
         raise SafdaError(f"network.backbone = {name!r}: timm has no such weights{hint}") from None
 
 
-def _timm_backbone(network: Network, sample: Tensor) -> nn.Module:
+def _timm_backbone(network: NetworkKnobs, sample: Tensor) -> nn.Module:
     name = network.backbone
     timm, config = _timm_with(name), _pretrained_config(name)
     # A transformer's positions belong to one size of picture; a CNN takes any and knows no such argument.

@@ -14,6 +14,7 @@ from safda.classifier import Adapted
 from safda.data import Domain
 from safda.data.loader import evaluation_batches
 from safda.io import write_bytes
+from safda.methods.saf_method import SAFMethod
 
 _SHOWN = 400  # samples of each domain in a t-SNE
 
@@ -73,18 +74,14 @@ def _some_rows(count: int) -> torch.Tensor:
 def mixing_weights(adapted: Adapted, domain: Domain) -> NDArray[np.float32]:
     """Return η of one random pairing of a domain's samples; empty for a model without SAF."""
     model = adapted.model
-    if model.saf is None:
+    saf = model.methods_by_name.get("saf")
+    if not isinstance(saf, SAFMethod):
         return np.empty(0, dtype=np.float32)
-    batches = evaluation_batches(adapted.ready(domain))
-    features = torch.cat([model.features(inputs.to(adapted.device)) for inputs in batches])
-    if model.saf.mix_at == "bottleneck":
-        features = model.bottleneck(features)
-        logits = model.classifier(features)
-    else:
-        logits = model.classifier(model.bottleneck(features))
+    parts = [model.encode(inputs.to(adapted.device)) for inputs in evaluation_batches(adapted.ready(domain))]
+    features, _, embedding, logits = (torch.cat(part) for part in zip(*parts, strict=True))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        first, second = model.saf.draw_pairs(logits)
-        eta = model.saf.mixing_weight(features, first, second).squeeze(1)
+        first, second = saf.saf.draw_pairs(saf.candidates(logits))
+        eta = saf.saf.eta(embedding if saf.knobs.mix_at == "bottleneck" else features, first, second).squeeze(1)
     weights: NDArray[np.float32] = eta.float().cpu().numpy()
     return weights

@@ -7,7 +7,7 @@
       data.json           where the domains came from, their digests, shape of an input, class names
       environment.json    versions, device, threads, git state
       metrics.jsonl       one line of JSON every few steps
-      checkpoints/        step-00000500/: model, optimizer, what is known of neighbours, step
+      checkpoints/        step-00000500/: model, optimizer, what methods remember, step
       model.safetensors   the result, once the run has finished
       predictions.csv     what it says of the target
       summary.json        what is to be said of that, without labels
@@ -34,9 +34,10 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 from safda.errors import SafdaError
+from safda.formats import FORMAT, check_format, upgraded_names
 from safda.io import disk_errors, read_json, sync_dir, write_bytes, write_json, write_text
 from safda.nn.weights import read_weights
-from safda.recipe import FORMAT, Recipe, check_format
+from safda.recipe import Recipe
 
 _KEPT_CHECKPOINTS = 2
 _MODELS_ON_DISK = 2 * (_KEPT_CHECKPOINTS + 1) + 1  # weights and momentum, one more being written, and the result
@@ -49,7 +50,7 @@ class Checkpoint:
     step: int
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    neighbours: dict[str, Tensor]
+    methods: dict[str, Tensor]
     scaler: dict[str, Any]
 
 
@@ -156,7 +157,7 @@ class RunFolder:
             draft.mkdir(parents=True)
             write_bytes(draft / "model.safetensors", serialise(checkpoint.model))
             write_bytes(draft / "optimizer.safetensors", serialise(checkpoint.optimizer))
-            write_bytes(draft / "neighbours.safetensors", serialise(checkpoint.neighbours))
+            write_bytes(draft / "methods.safetensors", serialise(checkpoint.methods))
             write_json(draft / "state.json", {"step": checkpoint.step, "scaler": checkpoint.scaler})
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
@@ -172,9 +173,9 @@ class RunFolder:
         state = read_json(there[-1] / "state.json")
         return Checkpoint(
             state["step"],
-            read_weights(there[-1] / "model.safetensors"),
-            _optimizer_state(there[-1]),
-            read_weights(there[-1] / "neighbours.safetensors"),
+            self._named_as_now(read_weights(there[-1] / "model.safetensors")),
+            self._named_as_now(_optimizer_state(there[-1])),
+            _methods_state(there[-1]),
             state["scaler"],
         )
 
@@ -187,11 +188,15 @@ class RunFolder:
         """Read the final model."""
         if not self.finished:
             raise SafdaError(f"{self.path}: has not finished; 'safda resume {self.path}' goes on with it")
-        return read_weights(self.path / "model.safetensors")
+        return self._named_as_now(read_weights(self.path / "model.safetensors"))
 
     def newest_weights(self) -> dict[str, Tensor]:
         """Read the final model or, while there is none, that of the newest checkpoint."""
         return self.load_model() if self.finished else self.last_checkpoint().model
+
+    def _named_as_now(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        former = self.data.get("format", 1) < FORMAT
+        return upgraded_names(tensors, self.recipe.methods) if former else tensors
 
     def _checkpoint_path(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:08d}"
@@ -206,6 +211,14 @@ def _optimizer_state(checkpoint: Path) -> dict[str, Tensor]:
     if former.exists():
         return {f"{name}:momentum_buffer": value for name, value in read_weights(former).items()}
     return read_weights(checkpoint / "optimizer.safetensors")
+
+
+def _methods_state(checkpoint: Path) -> dict[str, Tensor]:
+    """Read what methods remember; before format 3 that was label propagation alone."""
+    former = checkpoint / "neighbours.safetensors"
+    if former.exists():
+        return {f"pseudo_labels.{name}": value for name, value in read_weights(former).items()}
+    return read_weights(checkpoint / "methods.safetensors")
 
 
 def _require_room(path: Path, size: int) -> None:

@@ -1,16 +1,17 @@
 """The one training loop.
 
-A step is a pure function of the weights, the momentum and the step's number: which samples it takes, which pairs
-meet and what dropout drops are all drawn from a seed made of (recipe.seed, step, process). So there is no state
-but the weights and the momentum, and a resumed run equals the one that was never stopped.
+A step is a pure function of the weights, the optimizer's memory, the methods' memory and the step's number: which
+samples it takes, which pairs meet and what dropout drops are all drawn from a seed made of (recipe.seed, step,
+process). So there is no other state, and a resumed run equals the one that was never stopped.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -19,22 +20,23 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import LoggerType
+from accelerate.utils import DistributedDataParallelKwargs, LoggerType
 from torch import Tensor, nn
 
-from safda.data import Domain, Stream, mixed_seed
+from safda.data import Domain, EpochSampler, mixed_seed
 from safda.data.loader import training_batches
+from safda.data.sampler import Sampler
 from safda.errors import Interrupted, SafdaError, nearest
-from safda.model import AdaptationModel, StepOutput
-from safda.neighbours import Neighbourhood
+from safda.methods.base import Phase, RampedWeight, overrides
+from safda.model import AdaptationModel, StepOutput, has_phases
 from safda.nn.norm import synchronise_batch_norm
 from safda.recipe import Recipe
-from safda.schedules import decay, ramp
+from safda.schedules import decay
 from safda.training.checkpoint import Checkpoint, RunFolder
 
 
-class Watch(Protocol):
-    """Whoever looks on: called after every step, with metrics every ``log_every`` steps."""
+class StepCallback(Protocol):
+    """Called after every step, with metrics every ``log_every`` steps."""
 
     def __call__(self, step: int, metrics: Mapping[str, float] | None) -> None:
         """See one step done."""
@@ -47,21 +49,20 @@ def train(
     *,
     accelerator: Accelerator | None = None,
     run: RunFolder | None = None,
-    watch: Watch | None = None,
-    near: Neighbourhood | None = None,
+    callback: StepCallback | None = None,
     resume: bool = False,
     finish: Callable[[], None] | None = None,
 ) -> None:
     """Train ``model`` in place, as its recipe says.
 
     Args:
-        model: a fresh model; with ``resume`` its weights come from the run's last checkpoint.
+        model: a fresh model; with ``resume`` its weights come from the run's last checkpoint. Its methods are set up on
+            these domains, if they are not yet.
         source: a labelled domain.
         target: an unlabelled one.
         accelerator: device, precision, processes and trackers, from :func:`make_accelerator`.
         run: where checkpoints and metrics go; None trains in memory only.
-        watch: who looks on.
-        near: through which pseudo-labels spread, if they do.
+        callback: called after every step.
         resume: go on from the run's last checkpoint.
         finish: called after the last step, before the result is saved.
 
@@ -72,44 +73,44 @@ def train(
     _keep_freed_memory()
     accelerator = accelerator or make_accelerator(recipe)
     labels, _ = source.labelled("a training source")
-    share = _share(recipe.batch, accelerator)
-    streams = [Stream(len(domain), recipe.batch, recipe.seed, i) for i, domain in enumerate((source, target))]
+    shard = _shard(recipe.batch, accelerator)
+    if not model.is_set_up:
+        model.setup(source, target)
 
     if accelerator.num_processes > 1:
         synchronise_batch_norm(model, accelerator.device)
     model.to(accelerator.device)
     optimizer = _optimizer(model, recipe)
-    start = _restore(run, model, optimizer, near, accelerator) if run and resume else 0
+    start = _restore(run, model, optimizer, accelerator) if run and resume else 0
     wrapped = accelerator.prepare(model)
     wrapped.train()
     if run and not resume:
-        _save(run, 0, model, optimizer, near, accelerator)  # proves that the folder takes it, before any work is done
+        _save(run, 0, model, optimizer, accelerator)  # proves that the folder takes it, before any work is done
 
-    trouble, stopping = _NotFinite(), False
-    half_a_pass = max(1, len(target) // (2 * recipe.batch))
-    steps = range(start, recipe.steps)
-    feed = training_batches((source, target), streams, steps, share)
+    not_finite, stopping = _NotFinite(), False
+    schedule = _Schedule(model, source, target)
+    feed = schedule.batches(range(start, recipe.steps), shard)
     with closing(feed), _own_randomness(accelerator.device), _trackers(accelerator), _stop_signals() as stop:
-        for step, ((rows, inputs_source), (target_rows, inputs_target)) in zip(steps, feed, strict=True):
+        for step in range(start, recipe.steps):
             progress = step / recipe.steps
-            if near and step and step % half_a_pass == 0:  # before that too few have been seen, and predictions serve
-                near.spread()
+            schedule.refresh_before(step)
+            (source_rows, source_inputs), (target_rows, target_inputs) = next(feed)
+            tensors = (source_inputs, labels[source_rows], target_inputs, torch.cat([source_rows, target_rows]))
+            batch = [_moved(values, accelerator.device) for values in tensors]
             _seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS), accelerator.device)
-            output = wrapped(
-                _moved(inputs_source, accelerator.device),
-                _moved(labels[rows], accelerator.device),
-                _moved(inputs_target, accelerator.device),
-                progress,
-                _moved(near.labels[target_rows], accelerator.device) if near else None,
-            )
-            if near and output.target is not None:
-                near.update(*_from_everyone(accelerator, target_rows, output.target))
-            total = output.total
-            trouble.look(step, total, output.losses)
             lr = _set_learning_rate(optimizer, recipe, progress)
-            optimizer.zero_grad()
-            accelerator.backward(total)
-            _step(optimizer, accelerator)
+            losses, seen = {}, {}
+            for phase in chain.from_iterable(repeat(phase, phase.times) for phase in model.phases(progress)):
+                output = wrapped(*batch, progress, phase)
+                total = output.total
+                not_finite.look(step, total, output.losses)
+                optimizer.zero_grad()
+                accelerator.backward(total)
+                _hold_still(model, phase)
+                _step(optimizer, accelerator)
+                _observe(model, output, accelerator)
+                losses.update(output.losses)
+                seen.update(output.metrics)
 
             done = step + 1
             metrics = None
@@ -117,18 +118,18 @@ def train(
                 done == recipe.steps or done % every == 0 for every in (recipe.log_every, recipe.checkpoint_every)
             )
             if logs or saves:
-                trouble.tell(run)
+                not_finite.tell(run)
             if logs:
-                metrics = _metrics(output, total, lr, progress, recipe, accelerator)
+                metrics = {**_metrics(losses, seen, accelerator), "lr": lr, **_scheduled_weights(recipe, progress)}
                 if run and accelerator.is_main_process:
                     run.log({"step": done, **metrics})
                 accelerator.log(metrics, step=done)
-            if watch and accelerator.is_main_process:
-                watch(done, metrics)
+            if callback and accelerator.is_main_process:
+                callback(done, metrics)
             if logs or saves or accelerator.num_processes == 1:  # each time, the other processes are waited for
-                stopping = _anyone(stop.received is not None, accelerator)
+                stopping = _any_process(stop.received is not None, accelerator)
             if run and (stopping or saves):
-                _save(run, done, model, optimizer, near, accelerator)
+                _save(run, done, model, optimizer, accelerator)
             if stopping and done < recipe.steps:
                 raise Interrupted(done, stop.received or signal.SIGTERM)
 
@@ -146,7 +147,7 @@ _STEP_DRAWS = 0x5AFDA  # keeps the seeds of steps apart from those of epochs
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Give all weights, on the CPU, as they are written to disk."""
+    """Return all weights, on the CPU, as they are written to disk."""
     return {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
 
 
@@ -177,7 +178,12 @@ def make_accelerator(
         raise SafdaError(f"the tracker {' or '.join(trackers)} is not installed; pip install it")
     AcceleratorState._reset_state()  # accelerate allows one precision in a process's life otherwise
     accelerator = Accelerator(
-        cpu=cpu, mixed_precision=recipe.precision, log_with=list(trackers) or None, project_dir=folder
+        cpu=cpu,
+        mixed_precision=recipe.precision,
+        log_with=list(trackers) or None,
+        project_dir=folder,
+        # A phase may leave some parameters alone; to look for them costs time, so only where it is needed.
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)] if has_phases(recipe) else None,
     )
     if recipe.precision == "fp16" and accelerator.device.type == "cpu":
         raise SafdaError("precision = 'fp16' needs a GPU; the CPU can do 'bf16' or 'no'")
@@ -195,7 +201,7 @@ def _trackers(accelerator: Accelerator) -> Iterator[None]:
             tracker.finish()
 
 
-def _share(batch: int, accelerator: Accelerator) -> slice:
+def _shard(batch: int, accelerator: Accelerator) -> slice:
     """This process's rows of the global batch."""
     processes = accelerator.num_processes
     if batch % processes:
@@ -206,7 +212,7 @@ def _share(batch: int, accelerator: Accelerator) -> slice:
     return slice(accelerator.process_index * size, (accelerator.process_index + 1) * size)
 
 
-def _anyone(flag: bool, accelerator: Accelerator) -> bool:
+def _any_process(flag: bool, accelerator: Accelerator) -> bool:
     """Whether any process says yes, so that all stop after the same step."""
     if accelerator.num_processes == 1:
         return flag
@@ -214,12 +220,39 @@ def _anyone(flag: bool, accelerator: Accelerator) -> bool:
     return bool(votes > 0)
 
 
-def _from_everyone(accelerator: Accelerator, rows: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
-    """Gather the target rows of all processes, and what was said of them."""
-    if accelerator.num_processes == 1:
-        return rows, predictions
-    gathered = accelerator.gather((rows.to(accelerator.device), predictions))
-    return gathered[0], gathered[1]
+class _Schedule:
+    """When methods refresh, and a run's batches: none is chosen before a refresh that its sampler may depend on.
+
+    Args:
+        model: its methods may choose the samples of a step.
+        source, target: where they come from.
+    """
+
+    def __init__(self, model: AdaptationModel, source: Domain, target: Domain) -> None:
+        recipe = model.recipe
+        self._seed, self._domains = recipe.seed, (source, target)
+        methods = model.methods_by_name.values()
+        due = [(method, method.refresh_every(recipe.steps, len(target) / recipe.batch)) for method in methods]
+        self._due = [(method, every) for method, every in due if every]
+        self._bounds = [every for method, every in self._due if overrides(method, "sampler")]
+        self._samplers: list[Sampler] = []
+        for number, (role, domain) in enumerate((("source", source), ("target", target))):
+            sampler: Sampler = EpochSampler(len(domain), recipe.batch, recipe.seed, number)
+            for method in methods:
+                sampler = method.sampler(role, sampler)
+            self._samplers.append(sampler)
+
+    def refresh_before(self, step: int) -> None:
+        """Refresh the methods for which it is time."""
+        for method, every in self._due:
+            if step and step % every == 0:
+                method.refresh()
+
+    def batches(self, steps: range, shard: slice) -> Generator[list[tuple[Tensor, Tensor]], None, None]:
+        """Yield each step's (row numbers, inputs) of each domain, read ahead as far as is known what to read."""
+        cuts = [step for step in steps[1:] if any(step % every == 0 for every in self._bounds)]
+        for first, last in pairwise([steps.start, *cuts, steps.stop]):
+            yield from training_batches(self._domains, self._samplers, range(first, last), shard, self._seed)
 
 
 # ----------------------------------------------------------------------------------------------- one step
@@ -279,23 +312,38 @@ def _set_learning_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, progres
     return lr
 
 
-def _metrics(
-    output: StepOutput, total: Tensor, lr: float, progress: float, recipe: Recipe, accelerator: Accelerator
-) -> dict[str, float]:
-    """One line of metrics: this step's losses and health, as means over the processes."""
-    seen = {"loss": total, **{f"loss/{name}": loss for name, loss in output.losses.items()}}
-    seen.update({f"adversary/{name}": value for name, value in output.health.items()})
-    if output.eta is not None and len(output.eta):
-        seen["eta/mean"], seen["eta/spread"] = output.eta.mean(), output.eta.std(correction=0)
-    values = torch.stack([value.detach().float() for value in seen.values()])
+def _hold_still(model: AdaptationModel, phase: Phase) -> None:
+    """Let only the parameters move that a phase trains: an optimizer leaves alone what has no gradient."""
+    if phase.trains:
+        for name, parameter in model.named_parameters():
+            if not name.startswith(phase.trains):
+                parameter.grad = None
+
+
+def _observe(model: AdaptationModel, output: StepOutput, accelerator: Accelerator) -> None:
+    """Let methods learn from a step: each from what it kept of it, in all processes the same."""
+    for name, method in model.methods_by_name.items():
+        if overrides(method, "observe"):
+            kept = output.kept.get(name, {})
+            method.observe(accelerator.gather(kept) if accelerator.num_processes > 1 else kept)
+
+
+def _metrics(losses: Mapping[str, Tensor], seen: Mapping[str, Tensor], accelerator: Accelerator) -> dict[str, float]:
+    """One line of metrics: this step's losses and what methods have logged, as means over the processes."""
+    every = {
+        "loss": torch.stack(list(losses.values())).sum(),
+        **{f"loss/{name}": loss for name, loss in losses.items()},
+    }
+    every.update(seen)
+    values = torch.stack([value.detach().float() for value in every.values()])
     if accelerator.num_processes > 1:
         values = accelerator.reduce(values, reduction="mean")
-    metrics = dict(zip(seen, values.tolist(), strict=True))
-    metrics["lr"] = lr
-    metrics["adversary/weight"] = ramp(progress, recipe.adversary.weight, recipe.adversary.ramp)
-    if recipe.saf.enabled:
-        metrics["saf/weight"] = ramp(progress, recipe.saf.weight, recipe.saf.ramp)
-    return metrics
+    return dict(zip(every, values.tolist(), strict=True))
+
+
+def _scheduled_weights(recipe: Recipe, progress: float) -> dict[str, float]:
+    knobs = recipe.of_methods.items()
+    return {f"{name}/weight": each.at(progress) for name, each in knobs if isinstance(each, RampedWeight)}
 
 
 class _NotFinite:
@@ -329,12 +377,7 @@ class _NotFinite:
 
 
 def _save(
-    run: RunFolder,
-    step: int,
-    model: AdaptationModel,
-    optimizer: torch.optim.Optimizer,
-    near: Neighbourhood | None,
-    accelerator: Accelerator,
+    run: RunFolder, step: int, model: AdaptationModel, optimizer: torch.optim.Optimizer, accelerator: Accelerator
 ) -> None:
     if not accelerator.is_main_process:
         return
@@ -346,22 +389,25 @@ def _save(
             "try a smaller optimizer.lr"
         )
     scaler = accelerator.scaler.state_dict() if accelerator.scaler else {}
-    said = {"predictions": near.predictions, "labels": near.labels} if near else {}
-    run.save_checkpoint(Checkpoint(step, weights, _state_of(optimizer, model), said, scaler))
+    of_methods = {
+        f"{name}.{key}": value.detach().cpu().contiguous()
+        for name, method in model.methods_by_name.items()
+        for key, value in method.training_state().items()
+    }
+    run.save_checkpoint(Checkpoint(step, weights, _state_of(optimizer, model), of_methods, scaler))
 
 
-def _restore(
-    run: RunFolder,
-    model: AdaptationModel,
-    optimizer: torch.optim.Optimizer,
-    near: Neighbourhood | None,
-    accelerator: Accelerator,
-) -> int:
+def _restore(run: RunFolder, model: AdaptationModel, optimizer: torch.optim.Optimizer, accelerator: Accelerator) -> int:
     checkpoint = run.last_checkpoint()
     load_weights(model, checkpoint.model, str(run.path))
     _restore_state(optimizer, model, checkpoint.optimizer)
-    if near:
-        near.predictions, near.labels = checkpoint.neighbours["predictions"], checkpoint.neighbours["labels"]
+    for name, method in model.methods_by_name.items():
+        own = {
+            key.removeprefix(f"{name}."): value
+            for key, value in checkpoint.methods.items()
+            if key.startswith(f"{name}.")
+        }
+        method.load_training_state(own)
     if accelerator.scaler and checkpoint.scaler:
         accelerator.scaler.load_state_dict(checkpoint.scaler)
     if accelerator.is_main_process:
@@ -370,7 +416,7 @@ def _restore(
 
 
 def _state_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Give all that an optimizer remembers, whichever it is, as ``parameter:what`` → values."""
+    """Return all that an optimizer remembers, whichever it is, as ``parameter:what`` → values."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
         f"{names[id(parameter)]}:{what}": value.detach().cpu().contiguous()

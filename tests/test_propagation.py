@@ -8,10 +8,10 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler, normalize
 
-from safda import neighbours
 from safda.data import Domain
 from safda.errors import SafdaError
-from safda.neighbours import Neighbourhood, target_links
+from safda.methods import propagation
+from safda.methods.propagation import LabelPropagation, PropagationKnobs, target_affinity
 
 
 def features(rows, seed):
@@ -28,7 +28,7 @@ def target():
     return Domain("target", features(60, seed=0) * torch.tensor([1, 3, 0.5, 2, 1]) + torch.tensor([0, 1, 0, -1, 0]))
 
 
-def links_pair_by_pair(source, target, share, across):
+def affinity_pair_by_pair(source, target, share, across):
     """All of L, source first, from scikit-learn's neighbours."""
     units = [normalize(domain.inputs.numpy().astype(np.float64)) for domain in (source, target)]
     common = np.sqrt(units[0].std(0) * units[1].std(0))
@@ -50,58 +50,56 @@ def links_pair_by_pair(source, target, share, across):
     return weight / np.sqrt(np.outer(degree, degree))
 
 
-def test_links_are_those_between_nearest_neighbours_by_cosine_of_features_alike_in_both_domains(source, target):
-    rows, links = target_links(source, target, 0.1, 0.2)
+def test_edges_are_those_between_nearest_neighbours_by_cosine_of_features_alike_in_both_domains(source, target):
+    rows, affinity = target_affinity(source, target, 0.1, 0.2)
     np.testing.assert_array_equal(rows, np.arange(40))
-    np.testing.assert_allclose(links.toarray(), links_pair_by_pair(source, target, 0.1, 0.2)[40:], atol=1e-5)
+    np.testing.assert_allclose(affinity.toarray(), affinity_pair_by_pair(source, target, 0.1, 0.2)[40:], atol=1e-5)
 
 
 def test_a_dimension_that_one_domain_does_not_use_is_not_compared(source, target):
     source.inputs[:, 4] = 0
-    _, links = target_links(source, target, 0.1, 0.2)
-    np.testing.assert_allclose(links.toarray(), links_pair_by_pair(source, target, 0.1, 0.2)[40:], atol=1e-5)
+    _, affinity = target_affinity(source, target, 0.1, 0.2)
+    np.testing.assert_allclose(affinity.toarray(), affinity_pair_by_pair(source, target, 0.1, 0.2)[40:], atol=1e-5)
 
 
 def test_many_samples_are_searched_among_some_and_never_find_themselves(source, target, monkeypatch):
-    monkeypatch.setattr(neighbours, "_MOST_CANDIDATES", 20)
-    rows, links = target_links(source, target, 0.1, 0.2)
+    monkeypatch.setattr(propagation, "_MOST_CANDIDATES", 20)
+    rows, affinity = target_affinity(source, target, 0.1, 0.2)
     assert len(rows) == 20
-    assert links.shape == (60, 80)
-    chosen = set(neighbours.spread_rows(60).tolist())
-    assert all(i in chosen or j in chosen for i, j in zip(*links[:, 20:].nonzero(), strict=True))
-    assert not links[:, 20:].diagonal().any()
+    assert affinity.shape == (60, 80)
+    chosen = set(propagation.evenly_spaced_rows(60).tolist())
+    assert all(i in chosen or j in chosen for i, j in zip(*affinity[:, 20:].nonzero(), strict=True))
+    assert not affinity[:, 20:].diagonal().any()
 
 
 def test_labels_are_those_of_label_spreading_in_closed_form(source, target):
     """(I − α·L)^−1·((1 − α)·P + α·L·Y_source); α so small that twenty rounds are as good as all."""
-    near = Neighbourhood(source, target, neighbours=0.3, share=0.4, across=0.2)
-    links = links_pair_by_pair(source, target, 0.3 / 3, 0.2)[40:]
-    said = torch.rand(60, 3).softmax(1)
-    said[::2] = 0  # not seen yet
-    near.update(torch.arange(1, 60, 2), said[1::2])
-    near.spread()
-    heard = links[:, :40] @ np.eye(3)[source.labels]
-    expected = np.linalg.solve(np.eye(60) - 0.4 * links[:, 40:], 0.6 * said.numpy() + 0.4 * heard)
-    np.testing.assert_allclose(near.labels.numpy(), expected / expected.sum(1, keepdims=True), atol=1e-5)
+    graph = LabelPropagation(source, target, PropagationKnobs(neighbours=0.3, cross_domain=0.2))
+    affinity = affinity_pair_by_pair(source, target, 0.3 / 3, 0.2)[40:]
+    predictions = torch.rand(60, 3).softmax(1)
+    predictions[::2] = 0  # not seen yet
+    from_source = affinity[:, :40] @ np.eye(3)[source.labels]
+    expected = np.linalg.solve(np.eye(60) - 0.4 * affinity[:, 40:], 0.6 * predictions.numpy() + 0.4 * from_source)
+    labels = graph.propagate(predictions, alpha=0.4).numpy()
+    np.testing.assert_allclose(labels, expected / expected.sum(1, keepdims=True), atol=1e-5)
 
 
 def test_the_search_tells_how_far_it_is(source, target, monkeypatch):
     monkeypatch.setattr("safda.data.loader._MOST_ROWS", 25)
     told = []
-    target_links(source, target, 0.1, 0.2, lambda done, of: told.append((done, of)))
+    target_affinity(source, target, 0.1, 0.2, lambda done, of: told.append((done, of)))
     assert told == [(done, 200) for done in (25, 40, 65, 80, 105, 130, 140, 165, 190, 200)]
 
 
 @pytest.mark.parametrize("copies", [1, 4])
 def test_samples_that_do_not_differ_have_no_neighbours_and_hear_themselves(source, copies):
-    deaf = Neighbourhood(source, Domain("target", source.inputs[:1].repeat(copies, 1)))
-    deaf.spread()
-    assert not deaf.labels.any()
-    deaf.update(torch.tensor([0]), torch.tensor([[0.25, 0.5, 0.25]]))
-    deaf.spread()
-    assert deaf.labels[0].tolist() == [0.25, 0.5, 0.25]
+    graph = LabelPropagation(source, Domain("target", source.inputs[:1].repeat(copies, 1)), PropagationKnobs(0.2))
+    predictions = torch.zeros(copies, 3)
+    assert not graph.propagate(predictions, 0.9).any()
+    predictions[0] = torch.tensor([0.25, 0.5, 0.25])
+    assert graph.propagate(predictions, 0.9)[0].tolist() == [0.25, 0.5, 0.25]
 
 
 def test_pictures_are_told_what_neighbours_need(source):
-    with pytest.raises(SafdaError, match=r"saf\.neighbours needs features: arrays, or pictures with network\.frozen"):
-        Neighbourhood(source, Domain("target", torch.zeros(4, 3, 8, 8)))
+    with pytest.raises(SafdaError, match=r"label propagation needs features: arrays, or pictures with network\.frozen"):
+        LabelPropagation(source, Domain("target", torch.zeros(4, 3, 8, 8)), PropagationKnobs(0.2))

@@ -1,0 +1,212 @@
+"""Label propagation over the nearest neighbours of both domains' samples.
+
+A sample that the classifier gets wrong often lies among others that it gets right. So the predictions of all target
+samples spread from neighbour to neighbour. The source's samples stand among them with their true labels: where the
+domains are close, these keep what spreads from going astray. The search for neighbours is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import block_array, csr_array
+from torch import Tensor
+from torch.nn import functional as F
+
+from safda.data import Domain
+from safda.data.loader import ProgressCallback, evaluation_batches, feature_batches
+from safda.knobs import knob
+from safda.nn.heads import unit_moments
+
+_MOST_CANDIDATES = 16384  # neighbours are sought among so many, evenly over a domain: the search stays linear
+_FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 3, 100
+_FOCUS = 3  # a neighbour counts by its similarity to this power
+_ONE_WAY = 0.05  # so much does a neighbour count that is not one the other way round
+_LEAST_VARIANCE = 1e-12  # of a dimension, in features of length one; with less in one domain, it is not compared
+_ITERATIONS = 20  # from neighbour to neighbour; what is further away counts for little
+
+
+@dataclass(frozen=True)
+class PropagationKnobs:
+    """Label propagation over nearest neighbours; not in the paper."""
+
+    neighbours: float = knob(
+        0.0,
+        "how many a sample has in a domain, as a share of n/K, a class's mean size; 0: none",
+        low=0.0,
+        high=1.0,
+    )
+    alpha: float = knob(0.9, "the neighbours' part in a label", low=0.0, high=1.0)
+    cross_domain: float = knob(
+        0.05, "affinity of a neighbour in the other domain, beside one in the same; 0: none", low=0.0, high=1.0
+    )
+
+
+class LabelPropagation:
+    """The affinity graph of both domains' samples, and the labels that predictions become on it.
+
+    Args:
+        source: the labelled domain; samples of both must be features.
+        target: the domain whose labels are sought.
+        knobs: how many neighbours there are, three at least and a hundred at most, and what those across domains count:
+            near in features, but a shift away.
+        progress: called with (done, total) as the search goes on.
+
+    Example:
+        >>> source = Domain("source", torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]), ("left", "up"))
+        >>> two_groups = torch.tensor([[1.0, 0.1], [2.0, 0.1], [0.1, 1.0], [0.1, 2.0]])
+        >>> graph = LabelPropagation(source, Domain("target", two_groups), PropagationKnobs(neighbours=0.2))
+        >>> predictions = torch.tensor([[0.0, 0.0], [0.9, 0.1], [0.0, 0.0], [0.0, 0.0]])
+        >>> graph.propagate(predictions, alpha=0.9).argmax(1).tolist()    # the last two hear of the source alone
+        [0, 0, 1, 1]
+    """
+
+    def __init__(
+        self, source: Domain, target: Domain, knobs: PropagationKnobs, progress: ProgressCallback | None = None
+    ) -> None:
+        labels, classes = source.labelled("label propagation")
+        rows, affinity = target_affinity(source, target, knobs.neighbours / len(classes), knobs.cross_domain, progress)
+        self.affinity = affinity[:, len(rows) :]
+        self.from_source = affinity[:, : len(rows)] @ F.one_hot(labels[rows], len(classes)).float().numpy()
+
+    def propagate(self, predictions: Tensor, alpha: float) -> Tensor:
+        """Make labels of predictions by label spreading (Zhou et al., 2004): Y = (1 − α)·P + α·L·Y, the source's fixed.
+
+        Args:
+            predictions: probabilities of every target sample; zeros where none is known.
+            alpha: α, the neighbours' part.
+
+        Returns:
+            labels whose rows sum to one; a row stays all zeros as long as nothing is known of any that reaches it.
+        """
+        fixed = (1 - alpha) * predictions.numpy() + alpha * self.from_source
+        labels = fixed
+        for _ in range(_ITERATIONS):
+            labels = fixed + alpha * (self.affinity @ labels)
+        total = labels.sum(1, keepdims=True)
+        return torch.from_numpy(labels / np.maximum(total, np.finfo(total.dtype).tiny))
+
+
+def target_affinity(
+    source: Domain, target: Domain, neighbours: float, cross_domain: float, progress: ProgressCallback | None = None
+) -> tuple[Tensor, csr_array]:
+    """Find the normalised affinity of the target's samples with all others: by the cosine of aligned features.
+
+    Args:
+        source, target: domains of features.
+        neighbours: how many each sample has in a domain, as a share of its size.
+        cross_domain: what an edge between the domains counts, beside one within.
+        progress: called with (done, total) as the search goes on.
+
+    Returns:
+        the source's rows that take part, and the target's rows of L = D^−½·S·D^−½: a column for each of those, then one
+        for each target sample. S has the weights of edges, and D its rows' sums.
+    """
+    align_source, align_target = _alignments(source, target)
+    rows = evenly_spaced_rows(len(source))
+    there = _NeighbourSearch(Domain(source.name, source.batch(rows)), align_source, neighbours)
+    here = _NeighbourSearch(target, align_target, neighbours)
+    counted = _counter(progress, 2 * (len(rows) + len(target)))
+
+    def nearest(of: _NeighbourSearch, among: _NeighbourSearch) -> csr_array:
+        return among.nearest(counted(map(of.align, evaluation_batches(of.domain))), exclude_self=of is among)
+
+    source_source, source_target = nearest(there, there), nearest(there, here)
+    target_source, target_target = nearest(here, there), nearest(here, here)
+    between = cross_domain * _symmetric(target_source, source_target.T)
+    affinity = block_array(
+        [[_symmetric(source_source, source_source.T), between.T], [between, _symmetric(target_target, target_target.T)]]
+    )
+    return rows, _normalised(affinity.tocsr())[len(rows) :]
+
+
+def nearest_samples(domain: Domain) -> csr_array:
+    """Find the few nearest ones of each sample of a small domain: by the cosine, once its mean is taken away."""
+    mean = unit_moments(evaluation_batches(domain))[0].float()
+
+    def centred(batch: Tensor) -> Tensor:
+        return F.normalize(F.normalize(batch.float()) - mean)
+
+    search = _NeighbourSearch(domain, centred, neighbours=0)
+    return search.nearest(map(centred, evaluation_batches(domain)), exclude_self=True)
+
+
+def _alignments(source: Domain, target: Domain) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """Make functions that show each domain's features as if nothing had shifted or stretched the whole of it.
+
+    Rows of length one lose their domain's mean, and each dimension gets the same deviation in both domains: the
+    geometric mean of the two, since how much a dimension varies tells how much it matters.
+    """
+    (mean, variance), (target_mean, target_variance) = (
+        unit_moments(feature_batches(domain, "label propagation")) for domain in (source, target)
+    )
+    both_vary = torch.minimum(variance, target_variance) > _LEAST_VARIANCE
+
+    def alignment(mean: Tensor, own: Tensor, other: Tensor) -> Callable[[Tensor], Tensor]:
+        mean, stretch = mean.float(), torch.where(both_vary, (other / own) ** 0.25, 0).float()
+        return lambda batch: F.normalize((F.normalize(batch.float()) - mean) * stretch)
+
+    return alignment(mean, variance, target_variance), alignment(target_mean, target_variance, variance)
+
+
+def evenly_spaced_rows(size: int) -> Tensor:
+    """Return row numbers evenly over a domain, among which neighbours are sought: all, if not too many."""
+    return torch.linspace(0, size - 1, min(size, _MOST_CANDIDATES)).round().long()
+
+
+class _NeighbourSearch:
+    """A domain among whose samples neighbours are sought: how many by their share of it."""
+
+    def __init__(self, domain: Domain, align: Callable[[Tensor], Tensor], neighbours: float) -> None:
+        self.domain, self.align = domain, align
+        self.columns = evenly_spaced_rows(len(domain))
+        self.features = align(domain.batch(self.columns))
+        self.most = min(max(_FEWEST_NEIGHBOURS, round(neighbours * len(domain))), _MOST_NEIGHBOURS)
+
+    def nearest(self, batches: Iterable[Tensor], exclude_self: bool) -> csr_array:
+        """Return the weights of each sample's nearest ones here; with ``exclude_self``, row i is not its own."""
+        most = min(self.most, len(self.columns) - exclude_self)
+        weights, columns, start = [], [], 0
+        for batch in batches:
+            similarity = batch @ self.features.T
+            if exclude_self:
+                own = torch.arange(start, start + len(batch)).unsqueeze(1) == self.columns
+                similarity.masked_fill_(own, -torch.inf)
+            values, found = similarity.topk(most)
+            weights.append(values.clamp_min(0) ** _FOCUS)
+            columns.append(self.columns[found])
+            start += len(batch)
+        entries = (torch.cat(weights).numpy().ravel(), torch.cat(columns).numpy().ravel(), most * np.arange(start + 1))
+        return csr_array(entries, shape=(start, len(self.domain)))
+
+
+def _counter(progress: ProgressCallback | None, total: int) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
+    """Make a way to go through batches that reports each, over several passes."""
+    done = 0
+
+    def counted(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+        nonlocal done
+        for batch in batches:
+            yield batch
+            done += len(batch)
+            if progress:
+                progress(done, total)
+
+    return counted
+
+
+def _symmetric(one: csr_array, other: csr_array) -> csr_array:
+    """Join those who are each other's neighbours. One way only counts for little: some samples are near to everyone."""
+    mutual = one.minimum(other)
+    return mutual + _ONE_WAY * (one.maximum(other) - mutual)
+
+
+def _normalised(weight: csr_array) -> csr_array:
+    degree: NDArray[np.float32] = weight.sum(1)
+    scale = np.where(degree > 0, degree, 1) ** -0.5
+    weight.data *= scale.repeat(np.diff(weight.indptr)) * scale[weight.indices]
+    return weight

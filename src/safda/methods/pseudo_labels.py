@@ -1,0 +1,139 @@
+"""Pseudo-labels of target samples: what C∘B says of them, soft or hard, sharpened, aligned, propagated.
+
+A method that needs them lists ``"pseudo_labels"`` in its ``requires`` and asks ``batch.methods["pseudo_labels"]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from safda.data import Domain
+from safda.data.loader import ProgressCallback
+from safda.knobs import knob
+from safda.methods import register
+from safda.methods.base import Batch, Method, mean_over_processes
+from safda.methods.propagation import LabelPropagation, PropagationKnobs
+from safda.nn.network import Network
+
+_PRIOR_RATE = 0.01  # the running mean of predictions looks back about a hundred steps
+_LEAST_PRIOR = 1e-4  # a class that is never predicted must not take every sample at once
+
+
+@register("pseudo_labels")
+class PseudoLabels(Method):
+    """ŷ of target samples, in the order: predict, propagate, sharpen, align, and for hard ones take the argmax.
+
+    It adds no loss. With propagation, it remembers the latest prediction of every target sample, and lets them spread
+    over the graph of :class:`~safda.methods.propagation.LabelPropagation` twice in a pass over the target; so a step
+    costs the same however many samples there are.
+    """
+
+    rides = True
+
+    @dataclass(frozen=True)
+    class Knobs:
+        """Pseudo-labels; all but kind and mode is not in the paper."""
+
+        kind: str = knob("soft", "probabilities, or one-hot", choices=("soft", "hard"))
+        mode: str = knob(
+            "training",
+            "C∘B with dropout and batch statistics (the paper), or as it would answer in use",
+            choices=("training", "evaluation"),
+        )
+        gradient: bool = knob(False, "let pseudo-labels pass a gradient back into C∘B, in training mode")
+        temperature: float = knob(1.0, "sharpen: raise to the power 1/temperature, and normalise", low=0.01, high=10.0)
+        distribution_alignment: float = knob(
+            0.0,
+            "divide by a running mean of them to this power, and normalise: 1 makes all classes equally frequent",
+            low=0.0,
+            high=1.0,
+        )
+        propagation: PropagationKnobs = field(default_factory=PropagationKnobs)
+
+    knobs: Knobs
+
+    def build(self, net: Network) -> None:
+        """Make room for the running mean."""
+        self._graph: LabelPropagation | None = None
+        if self.knobs.distribution_alignment:
+            self.register_buffer("prior", torch.full((net.classes,), 1 / net.classes))
+
+    def setup(self, net: Network, source: Domain, target: Domain, progress: ProgressCallback | None = None) -> None:
+        """Make the graph over which labels propagate, where they do."""
+        if self.knobs.propagation.neighbours:
+            self._graph = LabelPropagation(source, target, self.knobs.propagation, progress)
+            self._predictions = torch.zeros(len(target), net.classes)
+            self._propagated = torch.zeros(len(target), net.classes)
+
+    def warm_start(self, probabilities: Tensor) -> None:
+        """Begin with what the network says of every sample."""
+        if self._graph:
+            self._predictions = probabilities
+            self.refresh()
+
+    def of(self, batch: Batch, with_source: bool = False) -> tuple[Tensor, Tensor]:
+        """Return ŷ and the logits they were made of, of the target rows; ``with_source``, of all rows.
+
+        Source rows get theirs like the target's, by prediction; where they propagate, nothing reaches them.
+        """
+        fed = slice(None) if with_source else slice(len(batch.labels), None)
+        if self.knobs.mode == "evaluation":
+            logits = batch.net.evaluation_logits(batch.projected[fed])
+        else:
+            logits = batch.logits[fed]
+        labels = (logits if self.knobs.gradient else logits.detach()).softmax(1)
+        if self._graph:
+            rows = batch.target.rows
+            batch.keep(self, rows=rows, predictions=logits[-len(rows) :].softmax(1))
+            self._propagated = self._propagated.to(labels.device)
+            propagated = F.pad(self._propagated[rows], (0, 0, len(labels) - len(rows), 0))
+            labels = torch.where(propagated.sum(1, keepdim=True) > 0, propagated, labels)
+        return self._transformed(labels), logits
+
+    def _transformed(self, labels: Tensor) -> Tensor:
+        if self.knobs.temperature != 1:
+            labels = _normalised(labels ** (1 / self.knobs.temperature))
+        if self.knobs.distribution_alignment:
+            labels = self._aligned(labels)
+        if self.knobs.kind == "hard":
+            return F.one_hot(labels.argmax(1), labels.shape[1]).to(labels.dtype)
+        return labels
+
+    def _aligned(self, labels: Tensor) -> Tensor:
+        """Distribution alignment: no class grows only because it was frequent already."""
+        prior = self.get_buffer("prior")
+        if self.training:
+            prior.lerp_(mean_over_processes(labels.mean(0)).to(prior.dtype), _PRIOR_RATE)
+        return _normalised(labels / prior.clamp_min(_LEAST_PRIOR) ** self.knobs.distribution_alignment)
+
+    def observe(self, seen: Mapping[str, Tensor]) -> None:
+        """Remember what the classifier says of the step's samples."""
+        if self._graph and seen:
+            self._predictions[seen["rows"].cpu()] = seen["predictions"].to(self._predictions)
+
+    def refresh_every(self, steps: int, steps_per_epoch: float) -> int:
+        """Propagate twice in a pass; before the first time too few have been seen, and predictions serve."""
+        return max(1, int(steps_per_epoch / 2)) if self._graph else 0
+
+    def refresh(self) -> None:
+        """Let predictions propagate over the graph."""
+        if self._graph:
+            self._propagated = self._graph.propagate(self._predictions, self.knobs.propagation.alpha)
+
+    def training_state(self) -> dict[str, Tensor]:
+        """What was predicted last, and what became of it."""
+        return {"predictions": self._predictions, "labels": self._propagated.cpu()} if self._graph else {}
+
+    def load_training_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from there."""
+        if self._graph:
+            self._predictions, self._propagated = state["predictions"], state["labels"]
+
+
+def _normalised(labels: Tensor) -> Tensor:
+    return labels / labels.sum(1, keepdim=True)

@@ -1,0 +1,92 @@
+"""SAF beside another method in safda's own loop: λ_M, what is mixed, and with which pseudo-labels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from safda.knobs import knob
+from safda.methods import register
+from safda.methods.base import Batch, Method, Phase, RampedWeight
+from safda.methods.eta import EtaKnobs, make_eta
+from safda.methods.pseudo_labels import PseudoLabels
+from safda.methods.saf import SAF, SAFOutput
+from safda.nn.network import Network
+
+
+@register("saf")
+class SAFMethod(Method):
+    """λ_M·L_M of :class:`~safda.methods.saf.SAF`, with each row of the paper's ablation table as a knob."""
+
+    requires = ("pseudo_labels",)
+    rides = True
+
+    @dataclass(frozen=True)
+    class Knobs(RampedWeight):
+        """Shuffle Augmentation of Features; λ_M(t) = weight · tanh(ramp · t/T)."""
+
+        weight: float = knob(0.1, "final weight λ_M of the SAF loss", low=0.0, high=100.0, search=(0.01, 1.0, "log"))
+        ramp: float = knob(5.0, "how fast λ_M rises: tanh(ramp · t/T)", low=0.0, high=1e6)
+        pairing: str = knob("random", "who meets whom", choices=("random", "reversed"))
+        label_scale: float = knob(1.0, "factor on composite labels (released code: 2)", low=0.0, high=100.0)
+        keep: str = knob("all", "which samples are mixed, by entropy", choices=("all", "certain", "uncertain"))
+        threshold: float = knob(0.5, "certain: entropy at most this fraction of ln K", low=0.0, high=1.0)
+        feed_source: bool = knob(False, "mix source samples too")
+        mix_at: str = knob("features", "mix φ, or B's output", choices=("features", "bottleneck"))
+        eta: EtaKnobs = field(default_factory=EtaKnobs)
+
+    knobs: Knobs
+
+    def build(self, net: Network) -> None:
+        """Make M."""
+        knobs = self.knobs
+        size = net.feature_dim if knobs.mix_at == "features" else net.embedding_dim
+        eta = make_eta(size, knobs.eta)
+        self.saf = SAF(size, eta=eta, pairing=knobs.pairing, label_scale=knobs.label_scale)
+
+    def losses(self, batch: Batch, phase: Phase) -> dict[str, Tensor]:
+        """λ_M·L_M, from what the step has computed already."""
+        pseudo_labels, logits = cast(PseudoLabels, batch.methods["pseudo_labels"]).of(batch, self.knobs.feed_source)
+        out = self._mix(batch, pseudo_labels, self.candidates(logits))
+        if len(out.eta):
+            batch.log(self, eta_mean=out.eta.mean(), eta_std=out.eta.std(correction=0))
+        return {"saf": self.knobs.at(batch.progress) * out.loss}
+
+    def candidates(self, logits: Tensor) -> Tensor:
+        """Return row numbers of the samples that may be mixed, by how certain their predictions are."""
+        rows = torch.arange(len(logits), device=logits.device)
+        if self.knobs.keep == "all":
+            return rows
+        certain = relative_entropy(logits) <= self.knobs.threshold
+        return rows[certain if self.knobs.keep == "certain" else ~certain]
+
+    def _mix(self, batch: Batch, pseudo_labels: Tensor, candidates: Tensor) -> SAFOutput:
+        net = batch.net
+        fed = slice(None) if self.knobs.feed_source else slice(len(batch.labels), None)
+        if self.knobs.mix_at == "bottleneck":
+            out: SAFOutput = self.saf(
+                batch.embedding[fed], net.classifier, pseudo_labels=pseudo_labels, candidates=candidates
+            )
+            return out
+        out = self.saf(
+            batch.features[fed],
+            lambda features: net.classifier(net.bottleneck(features)),
+            pseudo_labels=pseudo_labels,
+            candidates=candidates,
+            projected=(batch.projected[fed], lambda mixed: net.classifier(net.bottleneck.finish(mixed))),
+        )
+        return out
+
+
+def relative_entropy(logits: Tensor) -> Tensor:
+    """Entropy of each prediction as a fraction of its maximum, ln K.
+
+    >>> round(relative_entropy(torch.zeros(1, 7)).item(), 4)
+    1.0
+    """
+    log_p = logits.detach().log_softmax(1)
+    return -(log_p.exp() * log_p).sum(1) / math.log(logits.shape[1])
