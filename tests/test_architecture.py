@@ -16,6 +16,7 @@ SOURCES = Path(__file__).parents[1] / "src"
 #: Rooms that know nothing of runs that were made: the engine, from the errors up to the loop.
 ENGINE = {
     "errors": set(),
+    "registry": {"errors"},
     "io": {"errors"},
     "schedules": set(),
     "recipe": {"errors"},

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import safda
-from safda.data import load_domain
+from safda.data import Domain, ImageDomain, load_domain
 from safda.data.images import Transform, decode
 from safda.data.inspection import inspect
 from safda.data.preflight import preflight
@@ -377,6 +377,20 @@ def test_some_pictures_are_taken_without_being_read(tmp_path):
     taken = domain.take(rows)
     assert (taken.ids, taken.labels.tolist()) == (("cat/1.jpg", "ant/2.jpg"), [2, 0])
     assert torch.equal(for_network(taken, Transform(32)).batch(torch.arange(2)), whole)
+
+
+def test_pictures_give_batches_once_a_network_has_said_their_size_and_not_before(tmp_path):
+    domain = load_domain(folder(tmp_path / "d"))
+    assert isinstance(domain, ImageDomain)
+    assert not isinstance(domain, Domain)
+    assert not any(hasattr(domain, name) for name in ("batch", "blank"))
+    assert not any(hasattr(domain.inputs, name) for name in ("shape", "dtype", "__getitem__"))
+    seen = for_network(domain, Transform(32))
+    assert isinstance(seen, Domain)
+    assert (tuple(seen.inputs.shape), seen.blank().shape) == ((12, 3, 32, 32), (3, 32, 32))
+    assert seen.fingerprint() == domain.fingerprint()
+    assert (seen.ids, seen.classes, seen.skipped) == (domain.ids, domain.classes, domain.skipped)
+    assert len(for_network(seen.take(torch.arange(5)), Transform(64))) == 5  # what gives batches stays as it is
 
 
 # --------------------------------------------------------------------------------------------- one picture, or several

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from safda.api import completed
-from safda.data import Domain
+from safda.data import AnyDomain
 from safda.errors import SafdaError, nearest
 from safda.evaluation.scores import SCORES
 from safda.io import write_text
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def tune(
-    source: Domain,
-    target: Domain,
+    source: AnyDomain,
+    target: AnyDomain,
     recipe: Recipe,
     folder: Path,
     *,

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from safda.api import completed
 from safda.bench.lab import Cell, Store
-from safda.data import Domain, load_domain
+from safda.data import AnyDomain, load_domain
 from safda.errors import SafdaError
 from safda.evaluation.scores import scores
 from safda.io import write_json
@@ -71,7 +71,7 @@ def _result(cell: Cell, path: Path, cpu: bool, watch: Watch | None) -> dict[str,
 
 
 @lru_cache(maxsize=4)
-def _domain(where: str) -> Domain:
+def _domain(where: str) -> AnyDomain:
     return load_domain(where)
 
 

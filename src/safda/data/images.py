@@ -9,7 +9,6 @@ normalises a whole batch in one go.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import os
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from safda.data.domain import ImageFiles
 from safda.errors import SafdaError
 from safda.nn.vision import guard_torchvision
 
@@ -80,23 +80,17 @@ class Transform:
 
 
 @dataclass(frozen=True)
-class ImageFiles:
-    """Picture files as the inputs of a domain.
+class TransformedImages:
+    """Picture files as a network's inputs.
 
     Attributes:
-        files: where they are.
-        digests: of each file's content.
-        sizes: width and height of each, upright.
-        traits: what was odd about each and is put right in reading.
-        transform: what a network makes of them; its side is 0 while none has said it.
+        files: the pictures.
+        transform: what the network makes of them.
         cache: where decoded pictures are kept, if anywhere.
     """
 
-    files: tuple[Path, ...]
-    digests: tuple[str, ...]
-    sizes: tuple[tuple[int, int], ...]
-    traits: tuple[tuple[str, ...], ...]
-    transform: Transform = Transform(0)
+    files: ImageFiles
+    transform: Transform
     cache: Path | None = None
 
     dtype = torch.uint8
@@ -117,24 +111,13 @@ class ImageFiles:
         """Return a random resized crop of each of these pictures."""
         return self._batch(rows, uniforms)
 
-    def with_transform(self, transform: Transform, cache: Path | None = None) -> ImageFiles:
-        """Return the same pictures with another transform."""
-        return replace(self, transform=transform, cache=cache)
-
-    def take(self, rows: Tensor) -> ImageFiles:
+    def take(self, rows: Tensor) -> TransformedImages:
         """Return these pictures alone, none of them decoded."""
-        numbers = rows.tolist()
-        return replace(
-            self,
-            files=tuple(self.files[row] for row in numbers),
-            digests=tuple(self.digests[row] for row in numbers),
-            sizes=tuple(self.sizes[row] for row in numbers),
-            traits=tuple(self.traits[row] for row in numbers),
-        )
+        return replace(self, files=self.files.take(rows))
 
     def fingerprint(self) -> str:
         """Return a digest of all contents, in order."""
-        return hashlib.sha256("".join(self.digests).encode()).hexdigest()[:32]
+        return self.files.fingerprint()
 
     def _batch(self, rows: Tensor, uniforms: NDArray[np.float64] | None) -> Tensor:
         side = self.transform.side
@@ -154,17 +137,18 @@ class ImageFiles:
         if self.cache is None:
             return None
         key = f"{self.fingerprint()}-{self.transform.key}"
-        return DecodedStore(self.cache, key, [self.transform.resized_size(size) for size in self.sizes])
+        return DecodedStore(self.cache, key, [self.transform.resized_size(size) for size in self.files.sizes])
 
     def _decoded(self, row: int) -> Tensor:
         store = self._store
         kept = store.get(row) if store else None
         if kept is not None:
             return kept
+        path = self.files.paths[row]
         try:
-            image = decode(self.files[row], self.transform)
+            image = decode(path, self.transform)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise SafdaError(f"{self.files[row]}: could be read before and cannot now ({first_line(error)})") from None
+            raise SafdaError(f"{path}: could be read before and cannot now ({first_line(error)})") from None
         if store:
             store.put(row, image)
         return image

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from safda.data.domain import Domain
-from safda.data.images import ImageFiles
+from safda.data.domain import AnyDomain, Domain, ImageDomain
 from safda.data.statistics import RowStatistics, row_statistics
 from safda.errors import nearest
 
@@ -115,7 +114,7 @@ class Preflight:
         return asdict(self)
 
 
-def preflight(source: Domain, target: Domain, batch: int) -> Preflight:
+def preflight(source: AnyDomain, target: AnyDomain, batch: int) -> Preflight:
     """Compare both domains before any training.
 
     Args:
@@ -123,7 +122,7 @@ def preflight(source: Domain, target: Domain, batch: int) -> Preflight:
         target: the other one; of labels it may have, only the classes' names and counts are shown.
         batch: samples of each domain in a training step.
     """
-    rows = [None if isinstance(domain.inputs, ImageFiles) else row_statistics(domain) for domain in (source, target)]
+    rows = [None if isinstance(domain, ImageDomain) else row_statistics(domain) for domain in (source, target)]
     reports = _report(source, rows[0]), _report(target, rows[1])
     same_shape = _kind(reports[0]) == _kind(reports[1])
     leaked = _leaked(source, target, *rows) if same_shape else []
@@ -144,7 +143,7 @@ def preflight(source: Domain, target: Domain, batch: int) -> Preflight:
     return Preflight(*reports, leaked, warnings, same_shape, scales)
 
 
-def _report(domain: Domain, rows: RowStatistics | None) -> DomainReport:
+def _report(domain: AnyDomain, rows: RowStatistics | None) -> DomainReport:
     skipped: dict[str, list[str]] = defaultdict(list)
     for each, why in domain.skipped:
         skipped[why].append(each)
@@ -153,10 +152,10 @@ def _report(domain: Domain, rows: RowStatistics | None) -> DomainReport:
         numbers = torch.bincount(domain.labels, minlength=len(domain.classes)).tolist()
         counts = dict(zip(domain.classes, numbers, strict=True))
     traits: Counter[str] = Counter()
-    if isinstance(domain.inputs, ImageFiles):
+    if isinstance(domain, ImageDomain):
         traits.update(trait for of_one in domain.inputs.traits for trait in of_one)
     duplicates = [_ids(domain, group) for group in _duplicate_groups(*_contents(domain, rows))]
-    features = _features(domain, rows) if rows else None
+    features = _features(domain, rows) if rows and isinstance(domain, Domain) else None
     return DomainReport(domain.name, len(domain), counts, dict(skipped), dict(traits), duplicates, features)
 
 
@@ -186,12 +185,12 @@ def _ratio(source: float, target: float) -> float | None:
 # ---------------------------------------------------------------------------------------- what is there twice
 
 
-def _contents(domain: Domain, rows: RowStatistics | None) -> tuple[NDArray[np.int64], NDArray[np.bytes_]]:
+def _contents(domain: AnyDomain, rows: RowStatistics | None) -> tuple[NDArray[np.int64], NDArray[np.bytes_]]:
     """Return row numbers, and digests of what is there; zeros are equal without being copies."""
     if rows is not None:
         there = np.setdiff1d(np.arange(len(domain)), rows.empty)
         return there, rows.digests[there]
-    digests = domain.inputs.digests if isinstance(domain.inputs, ImageFiles) else ()
+    digests = domain.inputs.digests if isinstance(domain, ImageDomain) else ()
     return np.arange(len(digests)), np.array(digests, dtype=np.bytes_)
 
 
@@ -205,7 +204,7 @@ def _duplicate_groups(rows: NDArray[np.int64], contents: NDArray[np.bytes_]) -> 
 
 
 def _leaked(
-    source: Domain, target: Domain, source_rows: RowStatistics | None, target_rows: RowStatistics | None
+    source: AnyDomain, target: AnyDomain, source_rows: RowStatistics | None, target_rows: RowStatistics | None
 ) -> list[tuple[str, str]]:
     ours, our_contents = _contents(source, source_rows)
     theirs, their_contents = _contents(target, target_rows)
@@ -215,7 +214,7 @@ def _leaked(
     return list(zip(*names, strict=True))
 
 
-def _ids(domain: Domain, rows: list[int]) -> list[str]:
+def _ids(domain: AnyDomain, rows: list[int]) -> list[str]:
     return [str(row) if domain.ids is None else domain.ids[row] for row in rows]
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from safda.classifier import Adapted
-from safda.data import Domain
+from safda.data import AnyDomain
 from safda.data.loader import evaluation_batches
 from safda.io import write_bytes
 
@@ -21,8 +21,8 @@ _SHOWN = 400  # samples of each domain in a t-SNE
 def adaptation_picture(
     before: Adapted,
     after: Adapted,
-    source: Domain,
-    target: Domain,
+    source: AnyDomain,
+    target: AnyDomain,
     path: Path,
     titles: tuple[str, str] = ("before: source only", "after: adapted"),
 ) -> None:
@@ -49,7 +49,7 @@ def adaptation_picture(
     write_bytes(path, content.getvalue())
 
 
-def _scatter(axis: Any, model: Adapted, source: Domain, target: Domain) -> None:
+def _scatter(axis: Any, model: Adapted, source: AnyDomain, target: AnyDomain) -> None:
     from sklearn.manifold import TSNE
 
     source, target = (domain.take(_some_rows(len(domain))) for domain in (source, target))
@@ -70,7 +70,7 @@ def _some_rows(count: int) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def mixing_weights(adapted: Adapted, domain: Domain) -> NDArray[np.float32]:
+def mixing_weights(adapted: Adapted, domain: AnyDomain) -> NDArray[np.float32]:
     """Return η of one random pairing of a domain's samples; empty for a model without SAF."""
     model = adapted.model
     if model.saf is None:
