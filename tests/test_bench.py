@@ -28,7 +28,7 @@ from safda.bench.run import fill, write_tables
 from safda.bench.view import GridView
 from safda.cli import main
 from safda.errors import SafdaError
-from safda.evaluation import scores
+from safda.evaluation.scores import SCORES
 from safda.io import write_table
 from safda.recipe import SOURCE_ONLY, preset
 from tests.conftest import TINY, blobs
@@ -281,14 +281,14 @@ def test_the_oracle_shows_only_when_asked_and_the_choice_does_not_look_at_labels
     assert RESULTS.oracle("mdd", "A→B").accuracy == 84.0
 
 
-def test_a_lab_from_before_a_score_was_there_is_still_read(data, tmp_path, monkeypatch):
+def test_a_lab_from_before_a_score_was_there_is_still_read(data, tmp_path, monkeypatch, borrowed):
     lab = lab_of(data, tmp_path / "lab", seeds=1)
     run_cells(lab.cells(), lab.folder, Engine())
-    monkeypatch.setitem(scores.SCORES, "newest", lambda probabilities: 0.5)
+    borrowed(SCORES).register("newest")(lambda outputs: 0.5)
     write_tables(lab)
     lines = [line for line in csv.DictReader((lab.tables / "results.csv").open()) if line["kind"] == "ours"]
     assert {line["score/newest"] for line in lines} == {""}
-    assert "" not in {line["score/information"] for line in lines}
+    assert "" not in {line[f"score/{name}"] for line in lines for name in ("information", "source_accuracy")}
     more = lab_of(data, tmp_path / "lab", seeds=2)
     run_cells(more.cells(), more.folder, Engine())
     monkeypatch.setattr(results_module, "CHOOSER", "newest")

@@ -17,9 +17,11 @@ from threadpoolctl import threadpool_limits
 
 from safda.api import completed
 from safda.bench.lab import Cell, Store
+from safda.classifier import Adapted, Predictions
 from safda.data import AnyDomain, load_domain
+from safda.data.images import TransformedImages
 from safda.errors import SafdaError
-from safda.evaluation.scores import scores
+from safda.evaluation.scores import Outputs, scores
 from safda.io import write_json
 from safda.training.loop import Watch
 
@@ -65,9 +67,16 @@ def _result(cell: Cell, path: Path, cpu: bool, watch: Watch | None) -> dict[str,
         "mean_class_accuracy": evaluation.mean_class_accuracy,
         "class_accuracy": evaluation.class_accuracy,
         "calibration_error": evaluation.calibration_error,
-        "scores": scores(torch.from_numpy(predictions.probabilities)),
+        "scores": scores(_outputs(adapted, source, predictions)),
         "seconds": round(time.perf_counter() - begun, 3),
     }
+
+
+def _outputs(adapted: Adapted, source: AnyDomain, target: Predictions) -> Outputs:
+    """Return what scores may look at; without the source where each of its pictures would have to be decoded again."""
+    if isinstance(adapted.ready(source).inputs, TransformedImages):
+        return Outputs(target)
+    return Outputs.of(adapted, source, target)
 
 
 @lru_cache(maxsize=4)

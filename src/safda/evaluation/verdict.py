@@ -18,7 +18,7 @@ from torch import Tensor
 
 from safda.classifier import Adapted, Predictions
 from safda.data import Domain
-from safda.evaluation.scores import scores
+from safda.evaluation.scores import Outputs, scores
 from safda.neighbours import nearest_samples
 
 TRUST, DOUBT, DISTRUST = "trust", "doubt", "do not trust"
@@ -90,7 +90,7 @@ def _shares(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
 def _certainty(predictions: Predictions) -> dict[str, Any]:
     return {
         "confidence": float(predictions.confidence.mean()),
-        "scores": scores(torch.from_numpy(predictions.probabilities)),
+        "scores": scores(Outputs(predictions)),
     }
 
 
