@@ -20,7 +20,7 @@ ENGINE = {
     "io": {"errors"},
     "schedules": set(),
     "recipe": {"errors"},
-    "nn": {"errors", "recipe"},
+    "nn": {"errors", "recipe", "registry"},
     "data": {"errors", "io", "nn.vision"},
     "adversaries": set(),
     "saf": set(),
