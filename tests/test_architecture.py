@@ -21,7 +21,7 @@ ENGINE = {
     "schedules": set(),
     "recipe": {"errors"},
     "nn": {"errors", "recipe", "registry"},
-    "data": {"errors", "io", "nn.vision"},
+    "data": {"errors", "io", "nn.vision", "registry"},
     "adversaries": set(),
     "saf": set(),
     "neighbours": {"data", "nn"},

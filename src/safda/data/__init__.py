@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from safda.data import digits
-from safda.data.arrays import from_arrays, from_npy, from_npz
+from safda.data.arrays import ARRAYS, from_arrays
 from safda.data.domain import AnyDomain, Domain, ImageDomain, ImageFiles
 from safda.data.loader import ProgressCallback
 from safda.data.sampler import Stream, mixed_seed
@@ -53,10 +53,8 @@ def load_domain(
     if str(what) in EMBEDDED:
         return EMBEDDED[str(what)]()
     path = Path(what)
-    if path.suffix == ".npz":
-        return from_npz(path)
-    if path.suffix == ".npy":
-        return from_npy(path)
+    if path.suffix in ARRAYS:
+        return ARRAYS[path.suffix](path)
     if not path.exists():
         raise SafdaError(f"{what}: no such file, folder or embedded domain{nearest(str(what), EMBEDDED)}")
     return _load_images(path, strict, progress)
@@ -64,23 +62,23 @@ def load_domain(
 
 def is_image_data(what: Any) -> bool:
     """Return whether something that is there names pictures, without opening any of them."""
-    return isinstance(what, (str, Path)) and Path(what).suffix not in (".npz", ".npy") and Path(what).exists()
+    return isinstance(what, (str, Path)) and Path(what).suffix not in ARRAYS and Path(what).exists()
 
 
 def _load_images(path: Path, strict: bool, progress: ProgressCallback | None) -> ImageDomain:
     """Make a domain of a folder, a list or a manifest of pictures, or of one picture."""
     from safda.data.inspection import NOT_AN_IMAGE, inspect, inspect_all
-    from safda.data.layouts import LISTS, MANIFESTS, find_images
+    from safda.data.layouts import LAYOUTS, find_images
 
-    if path.is_file() and path.suffix not in (*LISTS, *MANIFESTS):
-        if inspect(path).problem == NOT_AN_IMAGE:  # its content tells, whatever it is called
-            known = ", ".join((".npz", ".npy", *LISTS, *MANIFESTS))
-            raise SafdaError(
-                f"{path}: is not a domain; a domain is a folder, a picture, one of {known}, or {', '.join(EMBEDDED)}"
-            )
-        return _load_listed_images(str(path), [path], strict, progress)
     listing = find_images(path)
-    return _readable_images(listing, inspect_all(listing.name, listing.files, listing.ids, progress), strict)
+    if listing is not None:
+        return _readable_images(listing, inspect_all(listing.name, listing.files, listing.ids, progress), strict)
+    if inspect(path).problem == NOT_AN_IMAGE:  # its content tells, whatever it is called
+        known = ", ".join((*ARRAYS, *(suffix for layout in LAYOUTS.values() for suffix in layout.suffixes)))
+        raise SafdaError(
+            f"{path}: is not a domain; a domain is a folder, a picture, one of {known}, or {', '.join(EMBEDDED)}"
+        )
+    return _load_listed_images(str(path), [path], strict, progress)
 
 
 def _load_listed_images(
