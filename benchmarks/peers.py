@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 import safda
 from benchmarks.step import products
-from safda.bench.cells import limited
+from safda.bench.cells import limit_threads
 from safda.nn.heads import Dropout
 from safda.recipe import Recipe, preset
 
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", type=Path, help="a folder with amazon.npz and webcam.npz")
     options = parser.parse_args()
-    with limited(options.threads):
+    with limit_threads(options.threads):
         ratios = {**beside_skada(options.rounds, options.steps), **with_more_rows(options.rounds, options.steps)}
         if options.data:
             ratios.update(beside_logistic_regression(options.data))

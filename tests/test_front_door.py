@@ -184,7 +184,7 @@ def test_pictures_are_cut_as_timm_cuts_them(tmp_path, transform, options):
     usual = timm.data.create_transform((3, 224, 224), mean=(0.0,) * 3, std=(1.0,) * 3, **options)
     ours = for_network(load_domain(tmp_path / "d"), transform).batch(torch.tensor([0]))[0]
     assert (ours / 255 - usual(Image.open(file))).abs().mean() < 0.004
-    assert decode(file, transform).shape[1] == transform.short
+    assert decode(file, transform).shape[1] == transform.short_side
 
 
 # --------------------------------------------------------------------------------------------------- fine-tuning

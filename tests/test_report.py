@@ -15,7 +15,7 @@ from safda.data import load_domain
 from safda.data.images import Transform
 from safda.evaluation.scores import SCORES
 from safda.extraction import for_network
-from safda.report.pictures import adaptation_picture, mixing_weights
+from safda.report.figures import adaptation_figure, mixing_weights
 from tests.conftest import TINY, blobs
 from tests.test_bench import quiet
 from tests.test_pictures import folder
@@ -42,7 +42,7 @@ def test_a_figure_of_picture_folders(both, tmp_path, frozen):
         safda.fit(*both, recipe="digits", cpu=True, **CNN, **{"network.frozen": frozen, "saf.enabled": saf})
         for saf in (False, True)
     )
-    adaptation_picture(before, after, *map(load_domain, both), tmp_path / "figure.png")
+    adaptation_figure(before, after, *map(load_domain, both), tmp_path / "figure.png")
     assert is_png(tmp_path / "figure.png")
 
 

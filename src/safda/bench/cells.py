@@ -27,7 +27,7 @@ from safda.training.loop import Watch
 
 # A run seeds the process's generator at every step, so two in one process would disturb each other. Dask may
 # give a worker several threads.
-_one_at_a_time = threading.Lock()
+_process_lock = threading.Lock()
 
 
 def run_cell(cell: Cell, lab: Path, threads: int, cpu: bool, driver: int | None) -> None:
@@ -41,7 +41,7 @@ def run_cell(cell: Cell, lab: Path, threads: int, cpu: bool, driver: int | None)
         driver: the process that started this worker on its machine; without it, the worker ends.
     """
     store = Store(lab)
-    with _one_at_a_time, store.claim(cell), limited(threads):
+    with _process_lock, store.lock(cell), limit_threads(threads):
         if store.result(cell) is not None:
             return
         store.forget_failure(cell)
@@ -97,7 +97,7 @@ def _watch(driver: int | None) -> Watch | None:
 
 
 @contextmanager
-def limited(threads: int) -> Iterator[None]:
+def limit_threads(threads: int) -> Iterator[None]:
     """Use so many threads and no more, for a while."""
     before = torch.get_num_threads()
     with threadpool_limits(threads):

@@ -33,8 +33,8 @@ Image.init()
 _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "DIB", "TGA", "ICO", "QOI")
 #: What is read, as far as this build of Pillow can. Formats that would start another program, such as EPS, stay out.
 FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
-_TRIES = 10
-_LONGEST = 4  # the long side at most this many times the short one asked for: a strip must not fill the memory
+_CROP_ATTEMPTS = 10
+_MAX_ASPECT_RATIO = 4  # the long side at most this many times the short one asked for: a strip must not fill the memory
 
 warnings.filterwarnings("ignore", module=r"PIL\.")  # what is wrong with a file is told in one place, by inspection
 warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to a decoded picture
@@ -59,23 +59,23 @@ class Transform:
     scale: float = 0.08
 
     @property
-    def short(self) -> int:
+    def short_side(self) -> int:
         """The short side after the first stage: 256 for 224, with the usual crop."""
         return math.floor(self.side / self.crop)
 
     @property
     def key(self) -> str:
         """A name for files of what it makes, which training crops are not."""
-        return f"{self.side}-{self.short}-{self.interpolation}{'-squash' if self.squash else ''}"
+        return f"{self.side}-{self.short_side}-{self.interpolation}{'-squash' if self.squash else ''}"
 
     def resized_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return width and height of a picture after the first stage."""
-        short, (least, most) = self.short, sorted(size)
+        short, (least, most) = self.short_side, sorted(size)
         if self.squash:
             return short, short
         other = int(short * most / least)
-        if other > _LONGEST * short:
-            short, other = max(1, int(short * _LONGEST * short / other)), _LONGEST * short
+        if other > _MAX_ASPECT_RATIO * short:
+            short, other = max(1, int(short * _MAX_ASPECT_RATIO * short / other)), _MAX_ASPECT_RATIO * short
         return (short, other) if size[0] <= size[1] else (other, short)
 
 
@@ -161,7 +161,7 @@ def decode(file: Path, transform: Transform) -> Tensor:
     """
     with Image.open(file, formats=FORMATS) as image:
         size = upright_size(image)
-        image.draft("RGB", (transform.short, transform.short))
+        image.draft("RGB", (transform.short_side, transform.short_side))
         pixels = np.asarray(to_rgb(image))
     width, height = transform.resized_size(size)
     return resize(torch.from_numpy(pixels).permute(2, 0, 1), height, width, transform.interpolation)
@@ -248,7 +248,7 @@ def random_crop_params(
     >>> random_crop_params(256, 256, np.full(41, 0.5))
     (34, 34, 188, 188)
     """
-    for area, ratio, top, left in uniforms[: 4 * _TRIES].reshape(_TRIES, 4):
+    for area, ratio, top, left in uniforms[: 4 * _CROP_ATTEMPTS].reshape(_CROP_ATTEMPTS, 4):
         target = height * width * (scale + (1 - scale) * area)
         aspect = math.exp(math.log(4 / 3) * (2 * ratio - 1))
         w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
@@ -280,7 +280,7 @@ class DecodedStore:
 
     def get(self, row: int) -> Tensor | None:
         """Return a picture, or None if it is not there whole."""
-        checksum = os.pread(self._sums.fileno(), _SUM, row * _SUM)
+        checksum = os.pread(self._sums.fileno(), _CHECKSUM_BYTES, row * _CHECKSUM_BYTES)
         if not any(checksum):
             return None
         pixels = bytearray(os.pread(self._pixels.fileno(), math.prod(self._shapes[row]), self._starts[row]))
@@ -296,16 +296,16 @@ class DecodedStore:
         try:
             written = os.pwrite(self._pixels.fileno(), pixels, self._starts[row])
             if written == pixels.nbytes:
-                os.pwrite(self._sums.fileno(), _checksum(pixels), row * _SUM)
+                os.pwrite(self._sums.fileno(), _checksum(pixels), row * _CHECKSUM_BYTES)
         except OSError:
             self._full = True
 
 
-_SUM = 4
+_CHECKSUM_BYTES = 4
 
 
 def _checksum(pixels: Any) -> bytes:
-    return (zlib.crc32(pixels) or 1).to_bytes(_SUM, "little")  # 0 stands for "not there"
+    return (zlib.crc32(pixels) or 1).to_bytes(_CHECKSUM_BYTES, "little")  # 0 stands for "not there"
 
 
 def _open(path: Path) -> IO[bytes]:

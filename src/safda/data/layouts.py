@@ -148,7 +148,7 @@ def _folder_per_class(name: str, direct: list[Path], folders: list[Path]) -> Lis
         before = len(files)
         for file in _walk(folder, folder.parent, skipped):
             files.append(file)
-            labels.append(_normal(folder.name))
+            labels.append(_normalize(folder.name))
         if len(files) == before:
             skipped.append((printable(f"{folder.name}/"), "an empty folder"))
     base = folders[0].parent
@@ -204,7 +204,7 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _normal(name: str) -> str:
+def _normalize(name: str) -> str:
     """One spelling for names that look the same: some systems write é as e and an accent."""
     return unicodedata.normalize("NFC", name)
 
@@ -265,7 +265,7 @@ class Manifest(Layout):
 def _read_list(path: Path) -> tuple[list[str], list[str | None]]:
     paths: list[str] = []
     labels: list[str | None] = []
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(_read_lines(path), 1):
         words = line.strip().rsplit(maxsplit=1)
         if not words:
             continue
@@ -276,7 +276,7 @@ def _read_list(path: Path) -> tuple[list[str], list[str | None]]:
     return paths, labels
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
@@ -284,7 +284,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _csv_columns(path: Path) -> dict[str, list[Any]]:
-    rows = list(csv.reader(_lines(path)))
+    rows = list(csv.reader(_read_lines(path)))
     if not rows:
         raise SafdaError(f"{path}: is empty; a manifest has columns 'path' and 'label'")
     for number, row in enumerate(rows, 1):
@@ -314,16 +314,16 @@ def make_listing(path: Path, paths: Sequence[str], labels: Sequence[str | None])
         paths: the pictures.
         labels: the class of each; None for all of them makes the domain an unlabelled one.
     """
-    root = _root(path, paths[0]) if paths else path.parent
+    root = _find_root(path, paths[0]) if paths else path.parent
     files, ids = tuple(root / each for each in paths), tuple(map(printable, paths))
     if not paths or labels[0] is None:
         return Listing(str(path), files, ids)
     names = _class_names(files, [str(label) for label in labels])
-    classes = dict.fromkeys(name for _, name in sorted(zip(map(_numerically, map(str, labels)), names, strict=True)))
+    classes = dict.fromkeys(name for _, name in sorted(zip(map(_sort_key, map(str, labels)), names, strict=True)))
     return Listing(str(path), files, ids, tuple(names), tuple(classes))
 
 
-def _root(path: Path, first: str) -> Path:
+def _find_root(path: Path, first: str) -> Path:
     """Find what a list's paths are relative to: its own folder, one above it, or the working folder."""
     for folder in (*path.absolute().parents, Path.cwd()):
         if (folder / first).is_file():
@@ -333,12 +333,12 @@ def _root(path: Path, first: str) -> Path:
 
 def _class_names(files: Sequence[Path], labels: list[str]) -> list[str]:
     """Name numbered classes by the folders of their pictures, where each number has a folder of its own."""
-    folders = [_normal(file.parent.name) for file in files]
+    folders = [_normalize(file.parent.name) for file in files]
     pairs = set(zip(labels, folders, strict=True))
     if all(label.isdecimal() for label in labels) and len(pairs) == len(set(labels)) == len(set(folders)):
         return folders
-    return [_normal(label) for label in labels]
+    return [_normalize(label) for label in labels]
 
 
-def _numerically(label: str) -> tuple[int, str]:
+def _sort_key(label: str) -> tuple[int, str]:
     return (int(label), "") if label.isdecimal() else (-1, label)

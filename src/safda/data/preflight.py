@@ -131,12 +131,12 @@ def preflight(source: AnyDomain, target: AnyDomain, batch: int) -> Preflight:
     if not same_shape:
         kinds = [_kind(report) for report in reports]
         warnings.append(f"{target.name}: its samples are {kinds[1]}, the source's {kinds[0]}; no run can have both")
-    warnings += [line for report in reports for line in _oddities(report)]
+    warnings += [line for report in reports for line in _domain_warnings(report)]
     ours, theirs = (report.features for report in reports)
     if scales and ours and theirs:
-        warnings += _about_scales(target.name, ours, theirs, scales)
-        warnings += _about_columns(source.name, ours, theirs) + _about_columns(target.name, theirs, ours)
-    warnings += _about_classes(*reports, batch)
+        warnings += _scale_warnings(target.name, ours, theirs, scales)
+        warnings += _column_warnings(source.name, ours, theirs) + _column_warnings(target.name, theirs, ours)
+    warnings += _class_warnings(*reports, batch)
     if leaked:
         pairs = [f"{one} = {other}" for one, other in leaked]
         warnings.append(f"{len(leaked)} {_things(reports[0])} are in both domains: {_first_few(pairs)}")
@@ -232,7 +232,7 @@ def _things(report: DomainReport) -> str:
     return "pictures" if report.features is None else "rows"
 
 
-def _about_scales(name: str, ours: FeatureReport, theirs: FeatureReport, scales: ScaleReport) -> list[str]:
+def _scale_warnings(name: str, ours: FeatureReport, theirs: FeatureReport, scales: ScaleReport) -> list[str]:
     """Warn in one line of what is on another scale, since one cause is often behind it all."""
     parts = []
     if _beyond(scales.length, _LENGTH_FACTOR):
@@ -250,7 +250,7 @@ def _beyond(ratio: float | None, factor: float) -> bool:
     return ratio is not None and not 1 / factor <= ratio <= factor
 
 
-def _about_columns(name: str, own: FeatureReport, other: FeatureReport) -> list[str]:
+def _column_warnings(name: str, own: FeatureReport, other: FeatureReport) -> list[str]:
     """Warn of columns that this domain alone does not use."""
     idle, width = sorted(set(own.constant) - set(other.constant)), math.prod(own.shape)
     if len(idle) <= _IDLE_COLUMNS * width:
@@ -259,7 +259,7 @@ def _about_columns(name: str, own: FeatureReport, other: FeatureReport) -> list[
     return [f"{name}: {len(idle)} of {width} columns never change, and in the other domain they do: {where}"]
 
 
-def _oddities(report: DomainReport) -> list[str]:
+def _domain_warnings(report: DomainReport) -> list[str]:
     lines = [f"skipped {len(ids)}, {why}: {_first_few(ids)}" for why, ids in report.skipped.items()]
     if report.duplicates:
         copies = sum(len(ids) - 1 for ids in report.duplicates)
@@ -274,7 +274,7 @@ def _oddities(report: DomainReport) -> list[str]:
     return [f"{report.name}: {line}" for line in lines]
 
 
-def _about_classes(source: DomainReport, target: DomainReport, batch: int) -> list[str]:
+def _class_warnings(source: DomainReport, target: DomainReport, batch: int) -> list[str]:
     lines = []
     if len(source.classes) > batch:
         lines.append(

@@ -1,4 +1,4 @@
-"""Pictures: both domains before and after, and how η is spread."""
+"""Figures: both domains before and after, and how η is spread."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from safda.data import AnyDomain
 from safda.data.loader import evaluation_batches
 from safda.io import write_bytes
 
-_SHOWN = 400  # samples of each domain in a t-SNE
+_MAX_POINTS = 400  # samples of each domain in a t-SNE
 
 
-def adaptation_picture(
+def adaptation_figure(
     before: Adapted,
     after: Adapted,
     source: AnyDomain,
@@ -52,7 +52,7 @@ def adaptation_picture(
 def _scatter(axis: Any, model: Adapted, source: AnyDomain, target: AnyDomain) -> None:
     from sklearn.manifold import TSNE
 
-    source, target = (domain.take(_some_rows(len(domain))) for domain in (source, target))
+    source, target = (domain.take(_subsample(len(domain))) for domain in (source, target))
     labels, _ = source.labelled("a picture")
     of_source, of_target = model.predict(source), model.predict(target)
     embeddings = np.concatenate([of_source.embedding, of_target.embedding])
@@ -64,9 +64,9 @@ def _scatter(axis: Any, model: Adapted, source: AnyDomain, target: AnyDomain) ->
     axis.set(xticks=[], yticks=[])
 
 
-def _some_rows(count: int) -> torch.Tensor:
-    """Row numbers to show, always the same ones."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:_SHOWN]
+def _subsample(count: int) -> torch.Tensor:
+    """Return row numbers to show, always the same ones."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:_MAX_POINTS]
 
 
 @torch.inference_mode()
