@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.preprocessing import normalize
 
-from safda.bench.cells import limited
+from safda.bench.cells import limit_threads
 
 DOMAINS = ("amazon", "dslr", "webcam")
 #: Inverses of regularisation. The best is taken, by the very score: an oracle in this too.
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="a folder with amazon.npz, dslr.npz and webcam.npz")
     folder = parser.parse_args().data
-    with limited(1):
+    with limit_threads(1):
         best = [supervised(folder / f"{name}.npz") for name in DOMAINS]
     print(f"on average over the six tasks: {statistics.mean(best):.1f}")
 

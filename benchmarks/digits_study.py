@@ -59,11 +59,13 @@ def one(changes: Mapping[str, Any], seed: int) -> tuple[float, str, float]:
     """Train once; give accuracy, η and the largest class's share."""
     last: dict[str, float] = {}
 
-    def watch(step: int, metrics: Mapping[str, float] | None) -> None:
+    def callback(step: int, metrics: Mapping[str, float] | None) -> None:
         last.update(metrics or {})
 
-    adapted = safda.fit("digits-rendered", "digits-handwritten", recipe="digits", callback=watch, seed=seed, **changes)
-    eta = f"{last['eta/mean']:.2f} ± {last['eta/spread']:.2f}" if "eta/mean" in last else "–"
+    adapted = safda.fit(
+        "digits-rendered", "digits-handwritten", recipe="digits", callback=callback, seed=seed, **changes
+    )
+    eta = f"{last['saf/eta_mean']:.2f} ± {last['saf/eta_std']:.2f}" if "saf/eta_mean" in last else "–"
     predicted = adapted.predict("digits-handwritten").probabilities.argmax(1)
     return adapted.evaluate("digits-handwritten").accuracy, eta, np.bincount(predicted).max() / len(predicted)
 

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from safda.bench.benchmark import load_benchmark
-from safda.data import Domain, load_domain
+from safda.data import EMBEDDED, Domain
 
 PARTS = Path(__file__).with_name("default.toml")  #: the same rows, for these cases
 
@@ -92,7 +92,7 @@ def office_cases(folder: Path) -> dict[str, tuple[Samples, Samples]]:
 
 def strong_digits() -> tuple[Samples, Samples]:
     """Drawn digits, and handwritten ones that are faint, under noise."""
-    source, target = (_flat(load_domain(f"digits-{name}")) for name in ("rendered", "handwritten"))
+    source, target = (_flat(EMBEDDED[f"digits-{name}"]()) for name in ("rendered", "handwritten"))
     noise = np.random.default_rng(7).normal(0, 0.15, target.features.shape)
     return source, replace(target, features=(0.3 + 0.5 * target.features + noise).astype(np.float32))
 

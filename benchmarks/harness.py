@@ -20,7 +20,7 @@ from rich.console import Console
 
 from safda.api import start
 from safda.bench.benchmark import Benchmark, from_dict, load_benchmark
-from safda.bench.cells import limited
+from safda.bench.cells import limit_threads
 from safda.bench.engines import Engine
 from safda.bench.lab import open_lab
 from safda.bench.run import fill
@@ -60,7 +60,7 @@ def with_lab(benchmark: Benchmark, steps: int) -> tuple[float, float]:
 
 def without(benchmark: Benchmark, steps: int) -> tuple[float, float]:
     """Seconds for the same runs, one after another, each scored."""
-    with tempfile.TemporaryDirectory() as folder, limited(1):
+    with tempfile.TemporaryDirectory() as folder, limit_threads(1):
         begun = seconds()
         for row in benchmark.runnable():
             source, target = load_domain("digits-rendered"), load_domain("digits-handwritten")

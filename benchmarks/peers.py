@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 import safda
 from benchmarks.step import products
-from safda.bench.cells import limited
+from safda.bench.cells import limit_threads
 from safda.nn.heads import Dropout
 from safda.recipe import Recipe, preset
 
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", type=Path, help="a folder with amazon.npz and webcam.npz")
     options = parser.parse_args()
-    with limited(options.threads):
+    with limit_threads(options.threads):
         ratios = {**beside_skada(options.rounds, options.steps), **with_more_rows(options.rounds, options.steps)}
         if options.data:
             ratios.update(beside_logistic_regression(options.data))
@@ -136,11 +136,11 @@ def our_step(data: Data, recipe: Recipe, steps: int) -> Seconds:
     """Seconds a step of :func:`safda.fit` takes, in memory."""
     ends: list[Seconds] = []
 
-    def watch(step: int, metrics: Mapping[str, float] | None) -> None:
+    def callback(step: int, metrics: Mapping[str, float] | None) -> None:
         ends.append(now())
 
     source, labels, target = data
-    safda.fit((source, labels), target, recipe=recipe, callback=watch, cpu=True, steps=steps + WARM_UP)
+    safda.fit((source, labels), target, recipe=recipe, callback=callback, cpu=True, steps=steps + WARM_UP)
     return per_step(ends)
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from safda.data import Domain, EpochSampler, load_domain
-from safda.data.images import ImageFiles, Transform
+from safda.data import Domain, EpochSampler, ImageDomain, load_domain
+from safda.data.images import Transform, TransformedImages
 from safda.data.loader import training_batches
 from safda.nn.backbones import Backbone
 from safda.nn.vision import guard_torchvision
@@ -51,9 +51,9 @@ def main() -> None:
 def compare(path: Path, cache: Path, rounds: int, pictures: int) -> dict[str, dict[str, float]]:
     """Measure all pipelines in turns; ratios are to the ordinary one."""
     domain = load_domain(path)
-    assert isinstance(domain.inputs, ImageFiles)
+    assert isinstance(domain, ImageDomain)
     plain, cached = (
-        Domain(domain.name, domain.inputs.with_transform(Transform(224), place)) for place in (None, cache)
+        Domain(domain.name, TransformedImages(domain.inputs, Transform(224), place)) for place in (None, cache)
     )
     for _ in ours(cached, len(domain)):
         pass  # fills the cache
@@ -115,8 +115,8 @@ def differences(path: Path, domain: Domain, every: int = 16) -> list[float]:
     from torchvision.transforms import v2
 
     dataset = folder(path, [v2.Resize(256), v2.CenterCrop(224)])
-    assert isinstance(domain.inputs, ImageFiles)
-    assert [Path(file) for file, _ in dataset.samples] == list(domain.inputs.files)
+    assert isinstance(domain.inputs, TransformedImages)
+    assert [Path(file) for file, _ in dataset.samples] == list(domain.inputs.files.paths)
     std = torch.tensor(STD).view(3, 1, 1)
     normalise = Backbone(torch.nn.Identity(), MEAN, STD, frozen=True)
     return [

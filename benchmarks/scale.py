@@ -76,11 +76,11 @@ def train(file: Path, steps: int) -> dict[str, float]:
 
     clocks: dict[str, list[float]] = {"steps_per_second": [], "steps_per_cpu_second": []}
 
-    def watch(step: int, metrics: Mapping[str, float] | None) -> None:
+    def callback(step: int, metrics: Mapping[str, float] | None) -> None:
         clocks["steps_per_second"].append(time.perf_counter())
         clocks["steps_per_cpu_second"].append(time.process_time())  # tells on a busy machine too
 
-    safda.fit(file, file, steps=steps, watch=watch, cpu=True)
+    safda.fit(file, file, steps=steps, callback=callback, cpu=True)
     speeds = {name: 1 / statistics.median(b - a for a, b in pairwise(times[10:])) for name, times in clocks.items()}
     status = Path("/proc/self/status").read_text().splitlines()  # getrusage would count what the parent once held
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))

@@ -68,11 +68,11 @@ def training_seconds(steps: int, saf: bool) -> float:
     target = Domain("target", torch.randn(SAMPLES, FEATURES).relu())
     times: list[float] = []
 
-    def watch(step: int, metrics: Mapping[str, float] | None) -> None:
+    def callback(step: int, metrics: Mapping[str, float] | None) -> None:
         times.append(time.perf_counter())
 
     model = AdaptationModel(recipe, torch.zeros(FEATURES), CLASSES)
-    train(model, source, target, accelerator=make_accelerator(recipe, cpu=True), callback=watch)
+    train(model, source, target, accelerator=make_accelerator(recipe, cpu=True), callback=callback)
     return statistics.median(after - before for before, after in pairwise(times[9:]))
 
 

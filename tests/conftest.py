@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from safda.classifier import Predictions
 from safda.data import load_domain
+from safda.evaluation.scores import Outputs
 
 #: A network small enough that a run takes a moment.
 TINY = {
@@ -23,6 +25,17 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def borrowed(monkeypatch):
+    """Let a test register entries of its own in a registry; after it they are gone."""
+
+    def borrow(registry):
+        monkeypatch.setattr(registry, "_entries", {name: registry[name] for name in registry})
+        return registry
+
+    return borrow
+
+
 def blobs(seed: int, shift: float, classes: int = 3, per_class: int = 20, dim: int = 6):
     """Gaussian clouds around the axes, moved by ``shift``: features and labels."""
     rng = np.random.default_rng(seed)
@@ -31,11 +44,17 @@ def blobs(seed: int, shift: float, classes: int = 3, per_class: int = 20, dim: i
     return features.astype(np.float32), labels
 
 
+def outputs(probabilities, predict_source=None):
+    """What a classifier says whose predictions of the target these are; its embedding is zero."""
+    logits = np.log(np.asarray(probabilities, dtype=np.float32).clip(1e-30))
+    return Outputs(Predictions((), (), logits, np.zeros((len(logits), 2), np.float32)), predict_source)
+
+
 #: For :func:`flat_digits`: a network and a run that take a second or two, and are enough to see what adaptation does.
 SHORT = {"steps": 300, "network.bottleneck_width": 128, "network.classifier_width": 128}
-SOURCE_ONLY = {"methods": []}
+SOURCE_ONLY = {"methods": ()}
 #: MDD alone, with a weight that such a short run feels.
-MDD_ALONE = {"methods": ["mdd"], "mdd.weight": 0.3}
+MDD_ALONE = {"methods": ("mdd",), "mdd.weight": 0.3}
 
 
 @cache

@@ -16,9 +16,9 @@ SOURCES = Path(__file__).parents[1] / "src"
 #: Rooms that know nothing of runs that were made: the engine, from the errors up to the loop.
 ENGINE = {
     "errors": set(),
+    "registry": {"errors"},
     "io": {"errors"},
     "schedules": set(),
-    "registry": {"errors"},
     "knobs": {"errors"},
     "formats": {"errors"},
     "presets": set(),

@@ -28,7 +28,7 @@ from safda.bench.run import fill, write_tables
 from safda.bench.view import GridView
 from safda.cli import main
 from safda.errors import SafdaError
-from safda.evaluation import scores
+from safda.evaluation.scores import SCORES
 from safda.io import write_table
 from safda.recipe import SOURCE_ONLY, preset
 from tests.conftest import TINY, blobs
@@ -160,11 +160,11 @@ def test_a_grid_is_filled_in_once_and_grows(data, tmp_path, monkeypatch):
 
 def test_numbers_are_those_of_plain_runs(data, tmp_path):
     import safda
-    from safda.bench.cells import limited
+    from safda.bench.cells import limit_threads
 
     lab = lab_of(data, tmp_path / "lab", seeds=1)
     run_cells(lab.cells(), lab.folder, Engine())
-    with limited(1):
+    with limit_threads(1):
         adapted = safda.fit(data / "a.npz", data / "b.npz", recipe="default", **CHANGE, **{"methods": ["mdd"]})
     assert accuracies(lab)["mdd", "A→B", 0] == adapted.evaluate(data / "b.npz").accuracy
 
@@ -281,24 +281,24 @@ def test_the_oracle_shows_only_when_asked_and_the_choice_does_not_look_at_labels
     assert RESULTS.oracle("mdd", "A→B").accuracy == 84.0
 
 
-def test_a_lab_from_before_a_score_was_there_is_still_read(data, tmp_path, monkeypatch):
+def test_a_lab_from_before_a_score_was_there_is_still_read(data, tmp_path, monkeypatch, borrowed):
     lab = lab_of(data, tmp_path / "lab", seeds=1)
     run_cells(lab.cells(), lab.folder, Engine())
-    monkeypatch.setitem(scores.SCORES, "newest", lambda probabilities: 0.5)
+    borrowed(SCORES).register("newest")(lambda outputs: 0.5)
     write_tables(lab)
     lines = [line for line in csv.DictReader((lab.tables / "results.csv").open()) if line["kind"] == "ours"]
     assert {line["score/newest"] for line in lines} == {""}
-    assert "" not in {line["score/information"] for line in lines}
+    assert "" not in {line[f"score/{name}"] for line in lines for name in ("information", "source_accuracy")}
     more = lab_of(data, tmp_path / "lab", seeds=2)
     run_cells(more.cells(), more.folder, Engine())
-    monkeypatch.setattr(results_module, "CHOOSER", "newest")
+    monkeypatch.setattr(results_module, "SELECTION_SCORE", "newest")
     results = Results.of(more)
     assert results.chosen("mdd", "A→B").seed == 1  # only the new run can be judged by it
     assert "## Chosen without labels" in render.report(results, {}, oracle=False)
 
 
 def test_where_no_run_has_the_score_none_is_chosen(monkeypatch):
-    monkeypatch.setattr(results_module, "CHOOSER", "newest")
+    monkeypatch.setattr(results_module, "SELECTION_SCORE", "newest")
     assert RESULTS.chosen("mdd", "A→B") is None
     chosen = render.report(RESULTS, {}, oracle=False).partition("## Chosen without labels")[2]
     assert "| MDD | – | – | – |" in chosen

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
 
 from safda import recipe
 from safda.cli import main
-from safda.report import pictures
+from safda.report import figures
 
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setitem(recipe.PRESETS, "digits", dataclasses.replace(recipe.PRESETS["digits"], steps=2))
-    monkeypatch.setattr(pictures, "_SHOWN", 60)
+    monkeypatch.setitem(recipe.PRESETS, "digits", {**recipe.PRESETS["digits"], "steps": 2})
+    recipe.preset.cache_clear()
+    monkeypatch.setattr(figures, "_MAX_POINTS", 60)
+    yield
+    recipe.preset.cache_clear()
 
 
 def test_the_demonstration_prints_a_table_draws_a_picture_and_goes_on_where_it_was(short, tmp_path, capsys):
@@ -38,5 +40,5 @@ def test_a_model_without_saf_has_no_mixing_weights(short):
     import safda
     from safda.data import load_domain
 
-    adapted = safda.fit("digits-rendered", "digits-handwritten", **{"methods": ["mdd"]})
-    assert len(pictures.mixing_weights(adapted, load_domain("digits-handwritten"))) == 0
+    adapted = safda.fit("digits-rendered", "digits-handwritten", methods=["mdd"])
+    assert len(figures.mixing_weights(adapted, load_domain("digits-handwritten"))) == 0

@@ -151,7 +151,7 @@ def test_a_driver_killed_at_random_moments_changes_nothing(place, undisturbed):
 def test_workers_that_keep_dying_are_told(place, monkeypatch):
     lab = lab_in(place, "dying")
     monkeypatch.setattr("safda.bench.engines.run_cell", _dies)
-    monkeypatch.setattr("safda.bench.engines._PATIENCE", 2)  # each round starts processes anew
+    monkeypatch.setattr("safda.bench.engines._MAX_FAILURES", 2)  # each round starts processes anew
     with pytest.raises(SafdaError, match=r"the workers of engine local keep dying"):
         run_cells(lab.cells(), lab.folder, Engine(jobs=2))
 

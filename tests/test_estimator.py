@@ -76,8 +76,8 @@ def test_the_adversary_does_something(seed):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_saf_does_something_beside_the_adversary_and_without_it(seed):
-    assert accuracy_on_digits(seed) > accuracy_on_digits(seed, **{"methods": ["mdd"]}) + 0.05
-    assert accuracy_on_digits(seed, **{"methods": ["saf"]}) > accuracy_on_digits(seed, **SOURCE_ONLY) + 0.08
+    assert accuracy_on_digits(seed) > accuracy_on_digits(seed, **{"methods": ("mdd",)}) + 0.05
+    assert accuracy_on_digits(seed, **{"methods": ("saf",)}) > accuracy_on_digits(seed, **SOURCE_ONLY) + 0.08
 
 
 def test_adversary_and_saf_can_be_switched_off_by_their_own_arguments():

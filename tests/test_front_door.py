@@ -26,7 +26,7 @@ from safda.extraction import for_network, frozen_features, precompute
 from safda.methods.propagation import LabelPropagation
 from safda.nn.backbones import Backbone, check_backbone, full_name, make_backbone
 from safda.nn.vision import guard_torchvision
-from safda.recipe import NetworkKnobs, preset
+from safda.recipe import PRESETS, NetworkKnobs, preset
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import weights_of
 from tests.conftest import TINY
@@ -108,9 +108,7 @@ def test_an_ambiguous_name_is_told_and_a_full_one_is_not():
 
 
 def all_presets():
-    from safda.recipe import PRESETS
-
-    return PRESETS.items()
+    return [(name, preset(name)) for name in PRESETS]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +183,7 @@ def test_pictures_are_cut_as_timm_cuts_them(tmp_path, transform, options):
     usual = timm.data.create_transform((3, 224, 224), mean=(0.0,) * 3, std=(1.0,) * 3, **options)
     ours = for_network(load_domain(tmp_path / "d"), transform).batch(torch.tensor([0]))[0]
     assert (ours / 255 - usual(Image.open(file))).abs().mean() < 0.004
-    assert decode(file, transform).shape[1] == transform.short
+    assert decode(file, transform).shape[1] == transform.short_side
 
 
 # --------------------------------------------------------------------------------------------------- fine-tuning

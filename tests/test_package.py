@@ -26,7 +26,7 @@ def test_type_checkers_are_told_to_read_the_annotations():
 
 
 def test_what_a_module_exports_is_there():
-    from safda import adversaries, api, classifier, data
+    from safda import api, classifier, data, methods, recipe
 
-    for module in (adversaries, api, classifier, data):
+    for module in (api, classifier, data, methods, recipe):
         assert [name for name in module.__all__ if not hasattr(module, name)] == []

@@ -14,9 +14,10 @@ import torch
 from PIL import Image
 
 import safda
-from safda.data import load_domain
+from safda.data import Domain, ImageDomain, load_domain
 from safda.data.images import Transform, decode
 from safda.data.inspection import inspect
+from safda.data.layouts import LAYOUTS, Layout, make_listing
 from safda.data.preflight import preflight
 from safda.errors import SafdaError
 from safda.extraction import for_network
@@ -116,6 +117,56 @@ def test_manifests(tmp_path, suffix):
         pyarrow.parquet.write_table(pyarrow.table(rows), path)
     domain = load_domain(path)
     assert (domain.classes, domain.labels.tolist()) == (("x", "y"), [0, 1, 0])
+
+
+def test_a_layout_of_ones_own_is_one_entry(tmp_path, borrowed):
+    root = folder(tmp_path / "d")
+    (root / "m.jsonl").write_text("".join(f'{{"path": "{n}/1.jpg", "label": "{n[0]}"}}\n' for n in ("cat", "ant")))
+    with pytest.raises(SafdaError, match=r"m\.jsonl: is not a domain"):
+        load_domain(root / "m.jsonl")
+
+    @borrowed(LAYOUTS).register("json-lines")
+    class JSONLines(Layout):
+        suffixes = (".jsonl",)
+
+        def find(self, path):
+            rows = [json.loads(line) for line in path.read_text().splitlines()]
+            return make_listing(path, [row["path"] for row in rows], [row["label"] for row in rows])
+
+    domain = load_domain(root / "m.jsonl")
+    assert (domain.ids, domain.classes, domain.labels.tolist()) == (("cat/1.jpg", "ant/1.jpg"), ("a", "c"), [1, 0])
+    write(root / "m.xls", b"nonsense")
+    with pytest.raises(SafdaError, match=r"one of \.npz, \.npy, \.jsonl, \.txt, \.lst, \.list, \.csv, \.parquet, or"):
+        load_domain(root / "m.xls")
+
+
+def test_a_special_folder_goes_before_a_plain_one_and_two_special_ones_are_refused(tmp_path, borrowed):
+    root = folder(tmp_path / "d")
+    assert load_domain(root).classes == ("ant", "bee", "cat")
+
+    @borrowed(LAYOUTS).register("ants")
+    class Ants(Layout):
+        def matches(self, path):
+            return (path / "ant").is_dir()
+
+        def find(self, path):
+            return make_listing(path / "list", ["ant/3.jpg"], [None])
+
+    domain = load_domain(root)
+    assert (domain.ids, domain.labels) == (("ant/3.jpg",), None)
+    write(root / "image_list.txt", b"ant/0.jpg 0\n")
+    with pytest.raises(SafdaError, match=r"is of several layouts \(ants, visda\)"):
+        load_domain(root)
+
+
+def test_a_folder_is_one_whatever_it_is_called_and_a_list_may_come_through_a_pipe(tmp_path, monkeypatch):
+    assert len(load_domain(folder(tmp_path / "photos.csv"))) == 12
+    monkeypatch.chdir(tmp_path / "photos.csv")
+    read, write_end = os.pipe()
+    os.write(write_end, b"ant/0.jpg x\nbee/1.jpg y\n")
+    os.close(write_end)
+    assert load_domain(f"/dev/fd/{read}").ids == ("ant/0.jpg", "bee/1.jpg")
+    os.close(read)
 
 
 @pytest.mark.parametrize(
@@ -377,6 +428,20 @@ def test_some_pictures_are_taken_without_being_read(tmp_path):
     taken = domain.take(rows)
     assert (taken.ids, taken.labels.tolist()) == (("cat/1.jpg", "ant/2.jpg"), [2, 0])
     assert torch.equal(for_network(taken, Transform(32)).batch(torch.arange(2)), whole)
+
+
+def test_pictures_give_batches_once_a_network_has_said_their_size_and_not_before(tmp_path):
+    domain = load_domain(folder(tmp_path / "d"))
+    assert isinstance(domain, ImageDomain)
+    assert not isinstance(domain, Domain)
+    assert not any(hasattr(domain, name) for name in ("batch", "blank"))
+    assert not any(hasattr(domain.inputs, name) for name in ("shape", "dtype", "__getitem__"))
+    seen = for_network(domain, Transform(32))
+    assert isinstance(seen, Domain)
+    assert (tuple(seen.inputs.shape), seen.blank().shape) == ((12, 3, 32, 32), (3, 32, 32))
+    assert seen.fingerprint() == domain.fingerprint()
+    assert (seen.ids, seen.classes, seen.skipped) == (domain.ids, domain.classes, domain.skipped)
+    assert len(for_network(seen.take(torch.arange(5)), Transform(64))) == 5  # what gives batches stays as it is
 
 
 # --------------------------------------------------------------------------------------------- one picture, or several

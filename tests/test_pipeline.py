@@ -22,7 +22,7 @@ from safda.data.images import DecodedStore, Transform, decode, random_crop_param
 from safda.data.loader import read_ahead, training_batches
 from safda.errors import SafdaError
 from safda.extraction import for_network
-from safda.nn.backbones import image_config, make_backbone
+from safda.nn.backbones import BACKBONES, ImageConfig, check_backbone, image_config, make_backbone
 from safda.nn.vision import guard_torchvision
 from safda.recipe import NetworkKnobs
 from safda.training.checkpoint import RunFolder
@@ -55,8 +55,8 @@ def test_a_batch_is_the_same_whatever_the_threads_and_wherever_one_starts(both):
     domains = [for_network(load_domain(path), Transform(32)) for path in both]
 
     def batches(steps, threads, share=slice(None)):
-        streams = [EpochSampler(len(domain), 5, 3, i) for i, domain in enumerate(domains)]
-        return list(training_batches(domains, streams, steps, share, threads))
+        samplers = [EpochSampler(len(domain), 5, 3, i) for i, domain in enumerate(domains)]
+        return list(training_batches(domains, samplers, steps, share, 3, threads))
 
     plain = batches(range(7), 0)
     for steps, threads in ((range(7), 1), (range(7), 4), (range(4, 7), 3)):
@@ -421,6 +421,37 @@ def test_any_module_will_do(both, tmp_path):
     np.testing.assert_array_equal(again.predict(both[1]).probabilities, adapted.predict(both[1]).probabilities)
     with pytest.raises(SafdaError, match="must give n×d features"):
         fit(both, backbone=nn.Conv2d(3, 4, 3), **given)
+
+
+def test_a_backbone_of_ones_own_is_chosen_by_name_with_one_entry(both, tmp_path, borrowed):
+    @borrowed(BACKBONES).register("mean-colour")
+    class MeanColour(nn.Module):
+        image_config = ImageConfig(20, 0.8, "bicubic", True, (0.1, 0.2, 0.3), (2.0, 2.0, 2.0))
+
+        def __init__(self, channels):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(channels))
+
+        def forward(self, pictures):
+            return self.scale * pictures.flatten(2).mean(2)
+
+    chosen = {"network.backbone": "mean-colour", "optimizer.lr": 0.1}
+    adapted = fit(both, tmp_path / "run", steps=40, **{**chosen, "checkpoint_every": 40})
+    assert isinstance(adapted.model.backbone.network, MeanColour)
+    assert not torch.equal(adapted.model.backbone.network.scale, torch.ones(3))  # it was trained
+    assert adapted.data["transform"]["side"] == 20
+    assert adapted.data["transform"]["interpolation"] == "bicubic"
+    assert adapted.data["backbone"]["name"] == "mean-colour"
+    picture = torch.full((1, 3, 20, 20), 255, dtype=torch.uint8)
+    seen = adapted.model.backbone(picture) / adapted.model.backbone.network.scale
+    torch.testing.assert_close(seen, torch.tensor([[0.45, 0.40, 0.35]]))  # (1 − mean) / std
+    again = safda.Adapted.load(tmp_path / "run")
+    np.testing.assert_array_equal(again.predict(both[1]).probabilities, adapted.predict(both[1]).probabilities)
+    assert again.evaluate(both[1]).accuracy > 0.9  # the classes are colours
+    with pytest.raises(SafdaError, match="'mean-colour' has no pretrained weights"):
+        check_backbone(NetworkKnobs(backbone="mean-colour", pretrained=True))
+    with pytest.raises(SafdaError, match=r"neither mean-colour, small-cnn nor .* did you mean 'mean-colour'"):
+        check_backbone(NetworkKnobs(backbone="mean-color"))
 
 
 # --------------------------------------------------------------------------------------------------- command line

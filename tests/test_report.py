@@ -13,8 +13,9 @@ from safda.bench.lab import open_lab
 from safda.bench.run import fill
 from safda.data import load_domain
 from safda.data.images import Transform
+from safda.evaluation.scores import SCORES
 from safda.extraction import for_network
-from safda.report.pictures import adaptation_picture, mixing_weights
+from safda.report.figures import adaptation_figure, mixing_weights
 from tests.conftest import TINY, blobs
 from tests.test_bench import quiet
 from tests.test_pictures import folder
@@ -47,7 +48,7 @@ def test_a_figure_of_picture_folders(both, tmp_path, frozen):
         )
         for saf in (False, True)
     )
-    adaptation_picture(before, after, *map(load_domain, both), tmp_path / "figure.png")
+    adaptation_figure(before, after, *map(load_domain, both), tmp_path / "figure.png")
     assert is_png(tmp_path / "figure.png")
 
 
@@ -63,6 +64,8 @@ def test_a_benchmark_of_picture_folders_ends_with_its_figure(both, tmp_path):
     lab = open_lab(tmp_path / "lab", benchmark, tmp_path / "data", benchmark.runnable(), {}, 1)
     assert fill(lab, lab.cells(), Engine(cpu=True), quiet()) == []
     assert is_png(lab.tables / "S-to-T.png")
+    for cell in lab.cells():  # trained on pictures: to score it, none of the source is decoded once more
+        assert set(lab.store.result(cell)["scores"]) == set(SCORES) - {"source_accuracy"}
 
 
 # ------------------------------------------------------------------------------------------------------------------ η

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from safda.classifier import Adapted, Predictions
 from safda.cli import main
 from safda.data import load_domain
 from safda.errors import SafdaError
-from safda.evaluation.scores import density, entropy, information
+from safda.evaluation.scores import SCORES, SourceMissing, density, entropy, information, scores
 from safda.recipe import Recipe, load_recipe, walk
 from safda.tuning import tune
-from tests.conftest import TINY, blobs
+from tests.conftest import TINY, blobs, outputs
 
 pytest.importorskip("optuna")
 RECIPE = Recipe().override({**TINY, "steps": 5})
@@ -70,8 +71,8 @@ def test_what_is_wrong_is_told(files, tmp_path):
 
 def test_a_collapse_pleases_entropy_and_density_but_not_information():
     rng = np.random.default_rng(0)
-    good = torch.from_numpy(rng.dirichlet([0.05] * 4, size=200)).float()
-    collapsed = torch.nn.functional.one_hot(torch.zeros(200, dtype=torch.long), 4).float()
+    good = outputs(rng.dirichlet([0.05] * 4, size=200))
+    collapsed = outputs(np.eye(4)[np.zeros(200, dtype=int)])
     assert entropy(collapsed) > entropy(good)
     assert density(collapsed) > density(good)
     assert information(collapsed) < information(good)
@@ -83,4 +84,46 @@ def test_density_is_the_same_in_parts_as_at_once(monkeypatch):
     similar = (similar @ similar.T / 0.05)[~torch.eye(50, dtype=torch.bool)].view(50, 49).log_softmax(1)
     expected = -(similar.exp() * similar).sum(1).mean() / np.log(49)
     monkeypatch.setattr("safda.evaluation.scores._ROWS", 7)
-    assert density(predictions) == pytest.approx(float(expected), abs=1e-5)
+    assert density(outputs(predictions)) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_the_source_is_predicted_once_and_only_if_a_score_asks():
+    calls, rows = [], np.eye(4, dtype=np.float32)
+
+    def predict_source():
+        calls.append(1)
+        return Predictions((), (), rows, 2 * rows), torch.tensor([0, 1, 2, 0])
+
+    both = outputs(rows, predict_source)
+    assert entropy(both) > 0.99
+    assert calls == []
+    assert SCORES["source_accuracy"](both) == 0.75
+    assert torch.equal(both.source_embedding, 2 * both.source_logits)
+    assert set(scores(both)) == set(SCORES)
+    assert calls == [1]
+
+
+def test_without_the_source_all_scores_are_there_that_need_none():
+    alone = outputs(np.eye(4))
+    assert set(scores(alone)) == set(SCORES) - {"source_accuracy"}
+    with pytest.raises(SourceMissing):
+        SCORES["source_accuracy"](alone)
+
+
+def test_a_score_of_ones_own_sees_both_domains_and_decides_a_search(files, tmp_path, borrowed):
+    source, target = (load_domain(file) for file in files)
+    seen = []
+
+    @borrowed(SCORES).register("latest")
+    def latest(outputs):
+        assert outputs.target_logits.shape == outputs.source_logits.shape == (60, 3)
+        assert outputs.target_embedding.shape == outputs.source_embedding.shape == (60, 16)
+        assert torch.equal(outputs.source_labels, source.labels)
+        seen.append(float(SCORES["source_accuracy"](outputs)))
+        return len(seen)
+
+    lines = []
+    best = tune(source, target, RECIPE, tmp_path / "up", trials=2, score="latest", log=lines.append, cpu=True)
+    assert [line.split(" with")[0] for line in lines] == ["trial 0: latest 1.0000", "trial 1: latest 2.0000"]
+    assert best == load_recipe(tmp_path / "up" / "trials" / "0001" / "recipe.toml")
+    assert seen[1] == Adapted.load(tmp_path / "up" / "trials" / "0001").evaluate(source).accuracy

@@ -15,8 +15,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from safda.classifier import Adapted, check_shape, transform_of
-from safda.data import EMBEDDED, Domain, is_image_data, load_domain
-from safda.data.images import ImageFiles
+from safda.data import EMBEDDED, AnyDomain, Domain, ImageDomain, is_image_data, load_domain
 from safda.data.loader import ProgressCallback, evaluation_batches, feature_batches
 from safda.errors import Interrupted, SafdaError
 from safda.evaluation.verdict import neighbour_structure, summarise
@@ -103,11 +102,11 @@ def fit(
 
 def default_recipe(source: Any) -> Recipe:
     """Return the recipe for a source that comes without one: the same for arrays and for pictures."""
-    name = source.name if isinstance(source, Domain) else source
+    name = source.name if isinstance(source, AnyDomain) else source
     return preset("digits" if isinstance(name, str) and name in EMBEDDED else "default")
 
 
-def check_knobs(source: Domain, given: Mapping[str, Any]) -> None:
+def check_knobs(source: AnyDomain, given: Mapping[str, Any]) -> None:
     """Refuse knobs of the backbone that a user turned for a source that has none: ignored, they would mislead.
 
     A preset or a recipe file may hold them: it serves pictures too.
@@ -118,7 +117,7 @@ def check_knobs(source: Domain, given: Mapping[str, Any]) -> None:
     """
     sections = [f"{path}.{key}" for path, value in given.items() if isinstance(value, Mapping) for key in value]
     idle = [path for path in (*given, *sections) if path in _OF_THE_BACKBONE]
-    if idle and len(source.inputs.shape) == 2:
+    if idle and isinstance(source, Domain) and len(source.inputs.shape) == 2:
         have, them = ("has", "it") if len(idle) == 1 else ("have", "them")
         raise SafdaError(
             f"{source.name}: holds features already, so {' and '.join(idle)} {have} no meaning; "
@@ -127,8 +126,8 @@ def check_knobs(source: Domain, given: Mapping[str, Any]) -> None:
 
 
 def start(
-    source: Domain,
-    target: Domain,
+    source: AnyDomain,
+    target: AnyDomain,
     recipe: Recipe,
     out: str | Path | None = None,
     callback: StepCallback | None = None,
@@ -215,7 +214,12 @@ def resume(
 
 
 def completed(
-    path: Path, source: Domain, target: Domain, recipe: Recipe, callback: StepCallback | None = None, cpu: bool = False
+    path: Path,
+    source: AnyDomain,
+    target: AnyDomain,
+    recipe: Recipe,
+    callback: StepCallback | None = None,
+    cpu: bool = False,
 ) -> Adapted:
     """Bring a run to its end: begin it, go on with it, or find it finished."""
     if _can_go_on(path):
@@ -408,15 +412,15 @@ def _later(callback: StepCallback | None, steps: int) -> StepCallback | None:
 # ----------------------------------------------------------------------------------------- what a run remembers
 
 
-def _describe(source: Domain, target: Domain, recipe: Recipe, backbone: nn.Module | None) -> dict[str, Any]:
+def _describe(source: AnyDomain, target: AnyDomain, recipe: Recipe, backbone: nn.Module | None) -> dict[str, Any]:
     """Return what a run folder remembers of its data, and of what makes inputs of them."""
-    network, pictures = recipe.network, isinstance(source.inputs, ImageFiles)
-    if recipe.fine_tune.enabled and not pictures:
+    network = recipe.network
+    if recipe.fine_tune.enabled and isinstance(source, Domain):
         raise SafdaError(f"{source.name}: there is no backbone to fine-tune; fine_tune.enabled is for picture files")
     if recipe.fine_tune.enabled and not network.frozen:
         raise SafdaError("fine_tune.enabled begins with a frozen backbone; set network.frozen = true, or leave it out")
     about: dict[str, Any] = {}
-    if pictures:
+    if isinstance(source, ImageDomain):
         if backbone is None:
             check_backbone(network)
         transform = image_transform(network, backbone)
@@ -435,7 +439,7 @@ def _describe(source: Domain, target: Domain, recipe: Recipe, backbone: nn.Modul
     }
 
 
-def _origin(domain: Domain) -> dict[str, Any]:
+def _origin(domain: AnyDomain) -> dict[str, Any]:
     path = Path(domain.name)
     # Arrays have no path, nor have pictures that were named one by one.
     on_disk = path.exists() and (not domain.in_memory or path.suffix == ".npz")
@@ -444,7 +448,7 @@ def _origin(domain: Domain) -> dict[str, Any]:
     return {"name": name, "samples": len(domain), "digest": domain.fingerprint(), "skipped": skipped}
 
 
-def _again(run: RunFolder, role: str, given: Any) -> Domain:
+def _again(run: RunFolder, role: str, given: Any) -> AnyDomain:
     """Find a run's domain again, and make sure that it is what it was."""
     before = run.data[role]
     if given is None and before["name"] == role:

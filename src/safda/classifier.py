@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from safda.data import Domain, load_domain
-from safda.data.images import ImageFiles, Transform
+from safda.data import AnyDomain, Domain, load_domain
+from safda.data.images import Transform, TransformedImages
 from safda.data.loader import ProgressCallback, evaluation_batches
 from safda.errors import SafdaError, nearest
 from safda.evaluation.oracle import Evaluation, score
@@ -150,7 +150,7 @@ class Adapted:
         domain = load_domain(data)
         return self.compare(self.predict(domain), domain)
 
-    def compare(self, predictions: Predictions, domain: Domain) -> Evaluation:
+    def compare(self, predictions: Predictions, domain: AnyDomain) -> Evaluation:
         """Compare predictions that were made of a domain with its labels; classes are matched by name."""
         labels, names = domain.labelled("evaluate")
         used = [names[k] for k in torch.unique(labels).tolist()]
@@ -197,7 +197,7 @@ class Adapted:
 def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
     """Make sure that a domain's inputs look like those of training."""
     there = tuple(domain.inputs.shape[1:])
-    if isinstance(domain.inputs, ImageFiles) and len(shape) == 1:
+    if isinstance(domain.inputs, TransformedImages) and len(shape) == 1:
         raise SafdaError(
             f"{domain.name}: holds pictures, the source rows of {shape[0]} numbers; "
             "'safda features' with the same backbone makes such rows of pictures"

@@ -471,11 +471,17 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
 
 
 def _add_tune(tune: argparse.ArgumentParser) -> None:
+
     tune.add_argument("source", metavar="SOURCE", help=f"labelled: {_DOMAIN}")
     tune.add_argument("target", metavar="TARGET", help="unlabelled; labels it may have are not looked at")
     tune.add_argument("-o", "--out", type=Path, required=True, metavar="FOLDER", help="the same one goes on")
     tune.add_argument("--trials", type=int, default=20, metavar="N", help="of the study in all (default: 20)")
-    tune.add_argument("--score", default="information", metavar="NAME", help="information, entropy or density")
+    tune.add_argument(
+        "--score",
+        default="information",
+        metavar="NAME",
+        help="a score without labels: information (default), entropy, density, source_accuracy",
+    )
     tune.add_argument("--storage", metavar="URL", help="a database that many machines share (default: a file)")
     tune.add_argument("--recipe", metavar="R", help="where to start from: a TOML file or a preset")
     _add_strict(tune)

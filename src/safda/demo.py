@@ -13,11 +13,11 @@ from safda.bench.engines import Engine
 from safda.bench.lab import Lab, open_lab
 from safda.bench.results import Results
 from safda.bench.run import fill
-from safda.bench.view import short
+from safda.bench.view import format_stat
 from safda.classifier import Adapted
 from safda.data import load_domain
 from safda.errors import SafdaError
-from safda.report.pictures import adaptation_picture
+from safda.report.figures import adaptation_figure
 
 _METHODS = ("source", "mdd", "mdd+saf", "letter")
 _MORE = ("dann", "dann+saf", "cdan", "cdan+saf")
@@ -41,7 +41,7 @@ def demo(folder: Path, seeds: int, all_methods: bool, console: Console) -> int:
     if failures:
         raise SafdaError(failures[0])
     console.print(_table(Results.of(lab)))
-    console.print(f"picture: {_picture(lab)}", highlight=False, soft_wrap=True)
+    console.print(f"picture: {_draw_figure(lab)}", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -53,13 +53,13 @@ def _table(results: Results) -> Table:
     table.add_column("each seed (%)", justify="right")
     for row in results.rows:
         each = "  ".join(f"{run.accuracy:.1f}" for run in results.of_cell(row, task).values())
-        table.add_row(results.benchmark.rows[row].title, short(results.stat(row, task)), each)
+        table.add_row(results.benchmark.rows[row].title, format_stat(results.stat(row, task)), each)
     return table
 
 
-def _picture(lab: Lab) -> Path:
+def _draw_figure(lab: Lab) -> Path:
     first = {cell.row: lab.store.path(cell) for cell in lab.cells(seeds=1)}
     before, after = (Adapted.load(first[row]) for row in ("source", "mdd+saf"))
     path = lab.folder / "demo.png"
-    adaptation_picture(before, after, load_domain("digits-rendered"), load_domain("digits-handwritten"), path)
+    adaptation_figure(before, after, load_domain("digits-rendered"), load_domain("digits-handwritten"), path)
     return path

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from safda.data import Domain, is_image_data, load_domain
+from safda.data import AnyDomain, Domain, ImageDomain, is_image_data, load_domain
 from safda.data.arrays import to_npz
 from safda.data.cache import cached_features
-from safda.data.images import ImageFiles, Transform
+from safda.data.images import Transform, TransformedImages
 from safda.data.loader import ProgressCallback
 from safda.data.settings import cache_dir
 from safda.errors import SafdaError
@@ -37,10 +37,10 @@ def precompute(
     network = replace(recipe.network, frozen=True)
     if is_image_data(data):
         check_backbone(network)  # before any picture is opened
-    domain = load_domain(data, progress=progress)
-    if not isinstance(domain.inputs, ImageFiles):
-        raise SafdaError(f"{domain.name}: is not a domain of pictures; its features are what it holds")
-    domain = for_network(domain, image_transform(network))
+    pictures = load_domain(data, progress=progress)
+    if not isinstance(pictures, ImageDomain):
+        raise SafdaError(f"{pictures.name}: is not a domain of pictures; its features are what it holds")
+    domain = for_network(pictures, image_transform(network))
     backbone, width = make_backbone(network, domain.blank())
     computed = 0
 
@@ -56,13 +56,12 @@ def precompute(
     return {"pictures": len(domain), "computed": computed, "width": width, "skipped": len(domain.skipped)}
 
 
-def for_network(domain: Domain, transform: Transform, cache_decoded: bool = False) -> Domain:
-    """Return a domain whose pictures, if it is of pictures, come as a network wants them."""
-    if not isinstance(domain.inputs, ImageFiles):
+def for_network(domain: AnyDomain, transform: Transform, cache_decoded: bool = False) -> Domain:
+    """Return a domain that gives batches: of pictures as a network wants them, of anything else as it is."""
+    if isinstance(domain, Domain):
         return domain
-    return replace(
-        domain, inputs=domain.inputs.with_transform(transform, cache_dir() / "decoded" if cache_decoded else None)
-    )
+    inputs = TransformedImages(domain.inputs, transform, cache_dir() / "decoded" if cache_decoded else None)
+    return Domain(domain.name, inputs, domain.labels, domain.classes, domain.ids, domain.skipped)
 
 
 def image_transform(network: NetworkKnobs, given: nn.Module | None = None) -> Transform:

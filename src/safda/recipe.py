@@ -113,7 +113,7 @@ class Recipe:
     network: NetworkKnobs = field(default_factory=NetworkKnobs)
     optimizer: OptimizerKnobs = field(default_factory=OptimizerKnobs)
     fine_tune: FineTuneKnobs = field(default_factory=FineTuneKnobs)
-    of_methods: Mapping[str, Any] = field(default_factory=dict)
+    of_methods: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Complete the sections: one for each method and for what it requires, and no other."""

@@ -66,6 +66,10 @@ class Registry(Mapping[str, Entry]):
             raise SafdaError(f"no {self.kind} {name!r}{nearest(str(name), self)}")
         return self._entries[name]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the entry of that name, or the default."""
+        return self._entries[name] if name in self else default
+
     def __contains__(self, name: object) -> bool:
         if name not in self._entries:  # whoever asks for one that is known need not wait for the others
             self._load()

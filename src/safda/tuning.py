@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from safda.api import completed
-from safda.data import Domain
-from safda.errors import SafdaError, nearest
-from safda.evaluation.scores import SCORES
+from safda.data import AnyDomain
+from safda.errors import SafdaError
+from safda.evaluation.scores import SCORES, Outputs
 from safda.io import write_text
 from safda.recipe import Recipe, walk
 
@@ -20,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def tune(
-    source: Domain,
-    target: Domain,
+    source: AnyDomain,
+    target: AnyDomain,
     recipe: Recipe,
     folder: Path,
     *,
@@ -52,8 +50,7 @@ def tune(
     except ImportError:
         raise SafdaError("safda tune needs Optuna: pip install 'safda[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if score not in SCORES:
-        raise SafdaError(f"no score {score!r}{nearest(score, SCORES)}")
+    score_of = SCORES[score]
     if trials < 1:
         raise SafdaError(f"--trials {trials}: at least one is needed")
     target = target.unlabelled()
@@ -69,7 +66,7 @@ def tune(
     def objective(trial: optuna.Trial) -> float:
         chosen = suggest(trial, recipe)
         adapted = completed(folder / "trials" / f"{trial.number:04d}", source, target, chosen, cpu=cpu)
-        return SCORES[score](torch.from_numpy(adapted.predict(target).probabilities))
+        return score_of(Outputs.of(adapted, source, adapted.predict(target)))
 
     def after(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
         value = "failed" if trial.value is None else f"{score} {trial.value:.4f}"

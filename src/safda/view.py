@@ -32,22 +32,22 @@ class TrainingView:
             console=console,
         )
         self._task = self._progress.add_task(title, total=steps, unit="steps")
-        self._ready = self._progress.add_task("", unit="", visible=False)
+        self._stage_task = self._progress.add_task("", unit="", visible=False)
         self._metrics: Mapping[str, float] = {}
         self._first: int | None = None
-        self._doing = ""
+        self._stage = ""
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=8, transient=True)
-        self._shown = console.is_terminal
+        self._is_terminal = console.is_terminal
 
     def __enter__(self) -> TrainingView:
-        if self._shown:
+        if self._is_terminal:
             self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._shown:
+        if self._is_terminal:
             self._live.stop()
 
     def __call__(self, step: int, metrics: Mapping[str, float] | None) -> None:
@@ -61,10 +61,10 @@ class TrainingView:
 
     def progress(self, done: int, of: int, what: str) -> None:
         """Take note of what is made ready before the first step, or is done after the last."""
-        if what != self._doing:  # its time left must not be reckoned from another thing's pace
-            self._doing = what
-            self._progress.reset(self._ready, description=what)
-        self._progress.update(self._ready, completed=done, total=of, visible=done < of)
+        if what != self._stage:  # its time left must not be reckoned from another thing's pace
+            self._stage = what
+            self._progress.reset(self._stage_task, description=what)
+        self._progress.update(self._stage_task, completed=done, total=of, visible=done < of)
 
     def _render(self) -> Group:
         return Group(self._progress, metrics_table(self._metrics))

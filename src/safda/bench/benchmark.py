@@ -123,14 +123,14 @@ class Benchmark:
 
 def shipped() -> list[str]:
     """Return the names of the benchmarks that come with the package."""
-    return sorted(Path(file.name).stem for file in _here("tables").iterdir())
+    return sorted(Path(file.name).stem for file in _resource("tables").iterdir())
 
 
 def load_benchmark(name_or_path: str | Path) -> Benchmark:
     """Return the benchmark of that name, or the one in that TOML file."""
     name, path = str(name_or_path), Path(name_or_path)
     if name in shipped():
-        return from_dict(name, tomllib.loads(_here("tables", f"{name}.toml").read_text(encoding="utf-8")))
+        return from_dict(name, tomllib.loads(_resource("tables", f"{name}.toml").read_text(encoding="utf-8")))
     if path.suffix != ".toml":
         raise SafdaError(f"no benchmark {name!r}{nearest(name, shipped())}; or give a .toml file of your own")
     try:
@@ -149,8 +149,8 @@ def from_dict(name: str, values: Mapping[str, Any]) -> Benchmark:
         if not values.get(key):
             raise SafdaError(f"{where}: {key!r} is missing or empty")
     domains: dict[str, str] = values["domains"]
-    tasks = tuple(_task(task, domains, where) for task in values["tasks"])
-    rows = {row: _row(row, about, tasks, domains, where) for row, about in values["rows"].items()}
+    tasks = tuple(_parse_task(task, domains, where) for task in values["tasks"])
+    rows = {row: _parse_row(row, about, tasks, domains, where) for row, about in values["rows"].items()}
     metric = values.get("metric", "accuracy")
     if metric not in _METRICS:
         raise SafdaError(f"{where}: metric = {metric!r} is unknown{nearest(str(metric), _METRICS)}")
@@ -184,20 +184,20 @@ class Claim:
 @cache
 def claims() -> tuple[Claim, ...]:
     """Return the paper's claims."""
-    listed = tomllib.loads(_here("claims.toml").read_text(encoding="utf-8"))["claims"]
+    listed = tomllib.loads(_resource("claims.toml").read_text(encoding="utf-8"))["claims"]
     return tuple(Claim(c["text"], tuple(map(tuple, c["better"])), c.get("every_task", False)) for c in listed)
 
 
 @cache
 def _methods() -> dict[str, Any]:
-    return tomllib.loads(_here("methods.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(_resource("methods.toml").read_text(encoding="utf-8"))
 
 
-def _here(*parts: str) -> Any:
+def _resource(*parts: str) -> Any:
     return resources.files("safda.bench").joinpath(*parts)
 
 
-def _row(name: str, about: Any, tasks: tuple[str, ...], domains: Mapping[str, str], where: str) -> Row:
+def _parse_row(name: str, about: Any, tasks: tuple[str, ...], domains: Mapping[str, str], where: str) -> Row:
     if not isinstance(about, Mapping):
         raise SafdaError(f"{where}: rows.{name} must be a table")
     _check_keys(about, _ROW_KEYS, f"{where}: rows.{name}")
@@ -208,7 +208,7 @@ def _row(name: str, about: Any, tasks: tuple[str, ...], domains: Mapping[str, st
         if not isinstance(listed, list) or len(listed) != len(tasks):
             raise SafdaError(f"{where}: rows.{name}.{key} must be a list of {len(tasks)} numbers, one a task")
         numbers[key] = {task: float(x) for task, x in zip(tasks, listed, strict=True) if not math.isnan(x)}
-    own = tuple(_task(task, domains, where) for task in about.get("tasks", tasks))
+    own = tuple(_parse_task(task, domains, where) for task in about.get("tasks", tasks))
     for task in own:
         if task not in tasks:
             raise SafdaError(f"{where}: rows.{name}.tasks: {task!r} is not a task of the benchmark")
@@ -223,7 +223,7 @@ def _row(name: str, about: Any, tasks: tuple[str, ...], domains: Mapping[str, st
     )
 
 
-def _task(text: Any, domains: Mapping[str, str], where: str) -> str:
+def _parse_task(text: Any, domains: Mapping[str, str], where: str) -> str:
     """Return a task as ``source→target``, both of them known."""
     ends = [end.strip() for end in str(text).replace("->", "→").split("→")]
     if len(ends) != 2:

@@ -17,15 +17,17 @@ from threadpoolctl import threadpool_limits
 
 from safda.api import completed
 from safda.bench.lab import Cell, Store
-from safda.data import Domain, load_domain
+from safda.classifier import Adapted, Predictions
+from safda.data import AnyDomain, load_domain
+from safda.data.images import TransformedImages
 from safda.errors import SafdaError
-from safda.evaluation.scores import scores
+from safda.evaluation.scores import Outputs, scores
 from safda.io import write_json
 from safda.training.loop import StepCallback
 
 # A run seeds the process's generator at every step, so two in one process would disturb each other. Dask may
 # give a worker several threads.
-_one_at_a_time = threading.Lock()
+_process_lock = threading.Lock()
 
 
 def run_cell(cell: Cell, lab: Path, threads: int, cpu: bool, driver: int | None) -> None:
@@ -39,7 +41,7 @@ def run_cell(cell: Cell, lab: Path, threads: int, cpu: bool, driver: int | None)
         driver: the process that started this worker on its machine; without it, the worker ends.
     """
     store = Store(lab)
-    with _one_at_a_time, store.claim(cell), limited(threads):
+    with _process_lock, store.lock(cell), limit_threads(threads):
         if store.result(cell) is not None:
             return
         store.forget_failure(cell)
@@ -65,13 +67,20 @@ def _result(cell: Cell, path: Path, cpu: bool, callback: StepCallback | None) ->
         "mean_class_accuracy": evaluation.mean_class_accuracy,
         "class_accuracy": evaluation.class_accuracy,
         "calibration_error": evaluation.calibration_error,
-        "scores": scores(torch.from_numpy(predictions.probabilities)),
+        "scores": scores(_outputs(adapted, source, predictions)),
         "seconds": round(time.perf_counter() - begun, 3),
     }
 
 
+def _outputs(adapted: Adapted, source: AnyDomain, target: Predictions) -> Outputs:
+    """Return what scores may look at; without the source where each of its pictures would have to be decoded again."""
+    if isinstance(adapted.ready(source).inputs, TransformedImages):
+        return Outputs(target)
+    return Outputs.of(adapted, source, target)
+
+
 @lru_cache(maxsize=4)
-def _domain(where: str) -> Domain:
+def _domain(where: str) -> AnyDomain:
     return load_domain(where)
 
 
@@ -88,7 +97,7 @@ def _end_with(driver: int | None) -> StepCallback | None:
 
 
 @contextmanager
-def limited(threads: int) -> Iterator[None]:
+def limit_threads(threads: int) -> Iterator[None]:
     """Use so many threads and no more, for a while."""
     before = torch.get_num_threads()
     with threadpool_limits(threads):

@@ -22,10 +22,10 @@ class Verdict:
 
 def judge(results: Results) -> list[Verdict]:
     """Judge every claim of the paper by the finished runs of one benchmark."""
-    return [_judged(claim, results) for claim in claims()]
+    return [_judge_claim(claim, results) for claim in claims()]
 
 
-def _judged(claim: Claim, results: Results) -> Verdict:
+def _judge_claim(claim: Claim, results: Results) -> Verdict:
     """One pair below zero refutes a claim; it holds when all are above, the whole interval each time.
 
     A claim on every task looks at each task. There, runs that are equal one by one (both at 100%) do not
@@ -37,7 +37,8 @@ def _judged(claim: Claim, results: Results) -> Verdict:
         scopes = {f"{task} ": [task] for task in tasks} if claim.every_task else {"": tasks}
         found = {label: results.difference(first, second, scope) for label, scope in scopes.items()}
         verdicts += [_sign(difference, claim.every_task) for difference in found.values()]
-        evidence.append(f"{first} − {second}: " + "; ".join(f"{label}{_told(each)}" for label, each in found.items()))
+        differences = "; ".join(f"{label}{_format_difference(each)}" for label, each in found.items())
+        evidence.append(f"{first} − {second}: {differences}")
     verdict = FAILS if FAILS in verdicts else UNKNOWN if UNKNOWN in verdicts else HOLDS
     return Verdict(claim.text, verdict, ". ".join(evidence))
 
@@ -53,7 +54,7 @@ def _sign(difference: Difference | None, equal_will_do: bool) -> str:
     return HOLDS if low > 0 else FAILS if high < 0 else UNKNOWN
 
 
-def _told(difference: Difference | None) -> str:
+def _format_difference(difference: Difference | None) -> str:
     if difference is None:
         return "no runs"
     interval = "[{:+.1f}, {:+.1f}]".format(*difference.interval) if difference.interval else "(no interval)"

@@ -15,7 +15,7 @@ from safda.bench.cells import run_cell
 from safda.bench.lab import Cell, Store
 from safda.errors import SafdaError, nearest
 
-_PATIENCE = 3  # times that the workers may break, one after the other, without a single cell being finished
+_MAX_FAILURES = 3  # times that the workers may break, one after the other, without a single cell being finished
 _TIMEOUT = 20  # seconds to wait for a cluster to answer
 
 
@@ -67,7 +67,7 @@ def run_cells(cells: Sequence[Cell], lab: Path, engine: Engine) -> None:
             except Exception as error:  # a cell's own errors are in the store: this is a worker's death
                 left = [cell for cell in pending if store.result(cell) is None and store.failure(cell) is None]
                 broken = broken + 1 if len(left) == len(pending) else 0
-                if broken == _PATIENCE:
+                if broken == _MAX_FAILURES:
                     why = " ".join(f"{type(error).__name__}: {error}".split())
                     raise SafdaError(f"the workers of engine {engine.name} keep dying: {why[:300]}") from error
                 pending = left

@@ -82,7 +82,7 @@ class Store:
         self._failed(cell).unlink(missing_ok=True)
 
     @contextmanager
-    def claim(self, cell: Cell) -> Iterator[None]:
+    def lock(self, cell: Cell) -> Iterator[None]:
         """Keep everyone else off a cell; whoever comes second waits. The system lets go when a process dies."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{cell.key}.lock").open("a", encoding="utf-8") as file:

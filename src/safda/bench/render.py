@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from safda.bench.results import CHOOSER, Results, Stat, stat
+from safda.bench.results import SELECTION_SCORE, Results, Stat, stat
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ def main_table(results: Results) -> Table:
             f"{row.title} (published)",
             (
                 *(None for _ in results.classes),
-                *(_given(row.published.get(task), row.spread.get(task)) for task in benchmark.tasks),
-                *(_given(row.average, None) for _ in average),
+                *(_published_stat(row.published.get(task), row.spread.get(task)) for task in benchmark.tasks),
+                *(_published_stat(row.average, None) for _ in average),
             ),
         )
         for row in rows.values()
@@ -55,7 +55,7 @@ def main_table(results: Results) -> Table:
     return Table((*results.classes, *tasks, *average), tuple(block for block in (published, ours) if block))
 
 
-def _given(mean: float | None, spread: float | None) -> Stat | None:
+def _published_stat(mean: float | None, spread: float | None) -> Stat | None:
     return None if mean is None else Stat(mean, spread, 1)
 
 
@@ -90,7 +90,8 @@ def report(results: Results, settings: Mapping[str, object], oracle: bool) -> st
         parts += ["## Against the paper", "Ours minus published, in points.", against]
     parts += [
         "## Chosen without labels",
-        f"The accuracy of the one run, among the seeds of each row and task, that the score `{CHOOSER}` likes best.",
+        "The accuracy of the one run, among the seeds of each row and task, "
+        f"that the score `{SELECTION_SCORE}` likes best.",
         markdown(_single_runs(results, lambda row, task: _accuracy(results.chosen(row, task)))),
     ]
     if oracle:
@@ -116,13 +117,13 @@ def _against_the_paper(results: Results) -> str:
             gaps = [f"{ours.mean - theirs:+.1f}" if ours and theirs is not None else "–" for ours, theirs in pairs]
             lines.append(_markdown_line([row.title, *gaps]))
     heading = ["method", *results.benchmark.tasks, "Avg"]
-    return "\n".join([_markdown_line(heading), _rule(heading), *lines]) if lines else ""
+    return "\n".join([_markdown_line(heading), _markdown_rule(heading), *lines]) if lines else ""
 
 
 def markdown(table: Table) -> str:
     """Write a table as Markdown."""
     heading = ["method", *table.columns]
-    lines = [_markdown_line(heading), _rule(heading)]
+    lines = [_markdown_line(heading), _markdown_rule(heading)]
     for block in table.blocks:
         best = _best(block)
         for line in block:
@@ -135,7 +136,7 @@ def _markdown_line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _rule(heading: Sequence[str]) -> str:
+def _markdown_rule(heading: Sequence[str]) -> str:
     return "|---" + "|---:" * (len(heading) - 1) + "|"
 
 

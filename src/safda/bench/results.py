@@ -20,7 +20,7 @@ from safda.evaluation.scores import SCORES
 from safda.io import Columns
 
 #: The score by which the label-free choice is made: of the three, the one that a collapse does not please.
-CHOOSER = "information"
+SELECTION_SCORE = "information"
 _CONFIDENCE = 0.95
 _ROUNDING = 1e-9  # in points: differences of percentages that are closer than this are equal
 
@@ -135,8 +135,8 @@ class Results:
 
     def chosen(self, row: str, task: str) -> Run | None:
         """Return the run that one would choose without labels, among those that have the score."""
-        runs = [run for run in self.of_cell(row, task).values() if CHOOSER in run.scores]
-        return max(runs, key=lambda run: run.scores[CHOOSER], default=None)
+        runs = [run for run in self.of_cell(row, task).values() if SELECTION_SCORE in run.scores]
+        return max(runs, key=lambda run: run.scores[SELECTION_SCORE], default=None)
 
     def oracle(self, row: str, task: str) -> Run | None:
         """Return the run that is best by target labels: nobody could have chosen it."""

@@ -20,7 +20,7 @@ from safda.bench.view import GridView
 from safda.classifier import Adapted
 from safda.data import load_domain
 from safda.io import write_table, write_text
-from safda.report.pictures import adaptation_picture
+from safda.report.figures import adaptation_figure
 
 
 def bench(
@@ -82,7 +82,7 @@ def write_tables(lab: Lab, oracle: bool = False) -> None:
     if find_spec("pyarrow"):  # an extra
         write_table(lab.tables / "results.parquet", columns)
     if lab.benchmark.figure:
-        _draw(lab)
+        _draw_figures(lab)
 
 
 def judge_claims(folder: Path) -> str:
@@ -92,7 +92,7 @@ def judge_claims(folder: Path) -> str:
     return text
 
 
-def _draw(lab: Lab) -> None:
+def _draw_figures(lab: Lab) -> None:
     """Draw the two rows of the figure side by side, task by task, where both have finished with the first seed."""
     first = {(cell.row, cell.task): cell for cell in lab.cells(seeds=1) if lab.store.result(cell)}
     for task in lab.benchmark.tasks:
@@ -101,5 +101,5 @@ def _draw(lab: Lab) -> None:
         if before and after:
             source, target = (load_domain(lab.domains[end].path) for end in task.split("→"))
             titles = [lab.benchmark.rows[row].title for row in lab.benchmark.figure]
-            picture = lab.tables / f"{task.replace('→', '-to-')}.png"
-            adaptation_picture(before, after, source, target, picture, (titles[0], titles[1]))
+            path = lab.tables / f"{task.replace('→', '-to-')}.png"
+            adaptation_figure(before, after, source, target, path, (titles[0], titles[1]))

@@ -22,7 +22,7 @@ class GridView:
         self._lab, self._cells = lab, cells
         self._accuracy: dict[str, float] = {}
         self._failed: set[str] = set()
-        self._look()
+        self._refresh()
         self._progress = Progress(
             TextColumn("[bold]{task.fields[done]} of {task.fields[cells]} cells"),
             BarColumn(),
@@ -32,7 +32,7 @@ class GridView:
             TextColumn("[red]{task.fields[failed]}"),
         )
         todo = [cell for cell in cells if cell.key not in self._accuracy]
-        self._start = sum(self._share(cell) for cell in todo)  # work done before says nothing of the speed
+        self._start = sum(self._fraction_done(cell) for cell in todo)  # work done before says nothing of the speed
         total = len(todo) - self._start
         self._task = self._progress.add_task("", total=total, done=0, cells=len(cells), failed="")
         self._todo = todo
@@ -48,14 +48,14 @@ class GridView:
 
     def render(self) -> Group:
         """Look at the store and draw."""
-        self._look()
+        self._refresh()
         done = sum(1 for cell in self._cells if cell.key in self._accuracy)
         failed = f"{len(self._failed)} failed" if self._failed else ""
-        completed = sum(self._share(cell) for cell in self._todo) - self._start
+        completed = sum(self._fraction_done(cell) for cell in self._todo) - self._start
         self._progress.update(self._task, completed=completed, done=done, failed=failed)
         return Group(self._table(), self._progress)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         for cell in self._cells:
             if cell.key not in self._accuracy:
                 result = self._lab.store.result(cell)
@@ -64,7 +64,7 @@ class GridView:
                 elif self._lab.store.failure(cell) is not None:
                     self._failed.add(cell.key)
 
-    def _share(self, cell: Cell) -> float:
+    def _fraction_done(self, cell: Cell) -> float:
         """How much of a cell is done, from 0 to 1."""
         if cell.key in self._accuracy or cell.key in self._failed:
             return 1.0
@@ -82,18 +82,18 @@ class GridView:
             table.add_column(task, justify="right")
         for row in dict.fromkeys(cell.row for cell in self._cells):
             cells = [[cell for cell in self._cells if (cell.row, cell.task) == (row, task)] for task in tasks]
-            table.add_row(self._lab.benchmark.rows[row].title, *map(self._text, cells))
+            table.add_row(self._lab.benchmark.rows[row].title, *map(self._cell_text, cells))
         return table
 
-    def _text(self, cells: Sequence[Cell]) -> str:
+    def _cell_text(self, cells: Sequence[Cell]) -> str:
         done = [self._accuracy[cell.key] for cell in cells if cell.key in self._accuracy]
-        text = short(stat(done))
+        text = format_stat(stat(done))
         if any(cell.key in self._failed for cell in cells):
             text += " [red]failed[/]"
         return text if len(done) == len(cells) else f"{text} [dim]{len(done)}/{len(cells)}[/]"
 
 
-def short(value: Stat | None) -> str:
+def format_stat(value: Stat | None) -> str:
     """Write mean and spread; nothing for nothing."""
     if value is None:
         return ""

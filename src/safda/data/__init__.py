@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from safda.data import digits
-from safda.data.arrays import from_arrays, from_npy, from_npz
-from safda.data.domain import Domain
+from safda.data.arrays import ARRAYS, from_arrays
+from safda.data.domain import AnyDomain, Domain, ImageDomain, ImageFiles
 from safda.data.loader import ProgressCallback
 from safda.data.sampler import EpochSampler, mixed_seed
 from safda.errors import SafdaError, nearest
@@ -28,13 +28,13 @@ EMBEDDED: dict[str, Callable[[], Domain]] = {
 
 def load_domain(
     what: Any, role: str = "data", *, strict: bool = False, progress: ProgressCallback | None = None
-) -> Domain:
+) -> AnyDomain:
     """Make a domain of whatever names one.
 
     Args:
         what: an embedded domain's name; the path of a folder of pictures, of a list of them, of a ``.csv`` or
             ``.parquet`` manifest, of a picture, or of a ``.npz`` or ``.npy`` file; several paths of pictures; a
-            :class:`Domain`; an n×d array; or a pair (features, labels).
+            domain; an n×d array; or a pair (features, labels).
         role: what to call an array, or several pictures, in errors: source, target, …
         strict: make an error of files that cannot be used, instead of skipping them.
         progress: called with (done, total) while pictures are opened for the first time.
@@ -42,7 +42,7 @@ def load_domain(
     >>> len(load_domain("digits-handwritten"))
     1797
     """
-    if isinstance(what, Domain):
+    if isinstance(what, AnyDomain):
         return what
     if isinstance(what, (list, tuple)) and what and all(isinstance(each, (str, Path)) for each in what):
         return _load_listed_images(role, what, strict, progress)
@@ -53,10 +53,8 @@ def load_domain(
     if str(what) in EMBEDDED:
         return EMBEDDED[str(what)]()
     path = Path(what)
-    if path.suffix == ".npz":
-        return from_npz(path)
-    if path.suffix == ".npy":
-        return from_npy(path)
+    if path.suffix in ARRAYS:
+        return ARRAYS[path.suffix](path)
     if not path.exists():
         raise SafdaError(f"{what}: no such file, folder or embedded domain{nearest(str(what), EMBEDDED)}")
     return _load_images(path, strict, progress)
@@ -64,28 +62,28 @@ def load_domain(
 
 def is_image_data(what: Any) -> bool:
     """Return whether something that is there names pictures, without opening any of them."""
-    return isinstance(what, (str, Path)) and Path(what).suffix not in (".npz", ".npy") and Path(what).exists()
+    return isinstance(what, (str, Path)) and Path(what).suffix not in ARRAYS and Path(what).exists()
 
 
-def _load_images(path: Path, strict: bool, progress: ProgressCallback | None) -> Domain:
+def _load_images(path: Path, strict: bool, progress: ProgressCallback | None) -> ImageDomain:
     """Make a domain of a folder, a list or a manifest of pictures, or of one picture."""
     from safda.data.inspection import NOT_AN_IMAGE, inspect, inspect_all
-    from safda.data.layouts import LISTS, MANIFESTS, find_images
+    from safda.data.layouts import LAYOUTS, find_images
 
-    if path.is_file() and path.suffix not in (*LISTS, *MANIFESTS):
-        if inspect(path).problem == NOT_AN_IMAGE:  # its content tells, whatever it is called
-            known = ", ".join((".npz", ".npy", *LISTS, *MANIFESTS))
-            raise SafdaError(
-                f"{path}: is not a domain; a domain is a folder, a picture, one of {known}, or {', '.join(EMBEDDED)}"
-            )
-        return _load_listed_images(str(path), [path], strict, progress)
     listing = find_images(path)
-    return _readable_images(listing, inspect_all(listing.name, listing.files, listing.ids, progress), strict)
+    if listing is not None:
+        return _readable_images(listing, inspect_all(listing.name, listing.files, listing.ids, progress), strict)
+    if inspect(path).problem == NOT_AN_IMAGE:  # its content tells, whatever it is called
+        known = ", ".join((*ARRAYS, *(suffix for layout in LAYOUTS.values() for suffix in layout.suffixes)))
+        raise SafdaError(
+            f"{path}: is not a domain; a domain is a folder, a picture, one of {known}, or {', '.join(EMBEDDED)}"
+        )
+    return _load_listed_images(str(path), [path], strict, progress)
 
 
 def _load_listed_images(
     name: str, paths: Sequence[str | Path], strict: bool, progress: ProgressCallback | None
-) -> Domain:
+) -> ImageDomain:
     """Make a domain of pictures that were named one by one."""
     from safda.data.inspection import inspect_each
     from safda.data.layouts import listed_images
@@ -97,10 +95,8 @@ def _load_listed_images(
     return _readable_images(listing, about, strict)
 
 
-def _readable_images(listing: Listing, about: Sequence[Inspected], strict: bool) -> Domain:
+def _readable_images(listing: Listing, about: Sequence[Inspected], strict: bool) -> ImageDomain:
     """Make a domain of those files that can be read."""
-    from safda.data.images import ImageFiles
-
     name = listing.name
     skipped = (*listing.skipped, *((i, a.problem) for i, a in zip(listing.ids, about, strict=True) if a.problem))
     good = [row for row, each in enumerate(about) if not each.problem]
@@ -118,11 +114,21 @@ def _readable_images(listing: Listing, about: Sequence[Inspected], strict: bool)
     )
     ids = tuple(listing.ids[row] for row in good)
     if listing.labels is None:
-        return Domain(name, inputs, None, (), ids, skipped)
+        return ImageDomain(name, inputs, None, (), ids, skipped)
     labels = [listing.labels[row] for row in good]
     classes = tuple(each for each in listing.classes if each in set(labels))
     number = {each: k for k, each in enumerate(classes)}
-    return Domain(name, inputs, torch.tensor([number[each] for each in labels]), classes, ids, skipped)
+    return ImageDomain(name, inputs, torch.tensor([number[each] for each in labels]), classes, ids, skipped)
 
 
-__all__ = ["EMBEDDED", "Domain", "EpochSampler", "from_arrays", "is_image_data", "load_domain", "mixed_seed"]
+__all__ = [
+    "EMBEDDED",
+    "AnyDomain",
+    "Domain",
+    "EpochSampler",
+    "ImageDomain",
+    "from_arrays",
+    "is_image_data",
+    "load_domain",
+    "mixed_seed",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,7 @@ def _labels(name: str, rows: int, labels: Any, classes: Any) -> tuple[torch.Tens
         row = int(outside.argmax())
         raise SafdaError(f"{name}: label {numbers[row]} in row {row} does not fit {len(names)} 'classes'")
     return torch.from_numpy(numbers), names
+
+
+#: Ending → what reads such a file of features.
+ARRAYS: dict[str, Callable[[Path], Domain]] = {".npz": from_npz, ".npy": from_npy}

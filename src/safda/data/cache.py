@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safda.data.domain import Domain
-from safda.data.images import ImageFiles
+from safda.data.domain import Domain, ImageFiles
+from safda.data.images import TransformedImages
 from safda.data.loader import ProgressCallback, read_ahead
 from safda.data.memmap import MemmapRows, Segment
 from safda.data.settings import cache_dir, num_workers
@@ -48,15 +48,16 @@ def cached_features(
         progress: called with (done, total) as it goes on.
     """
     images = domain.inputs
-    if not isinstance(images, ImageFiles):
+    if not isinstance(images, TransformedImages):
         return domain
+    digests = images.files.digests
     folder = cache_dir() / "features" / f"{key}-{images.transform.key}-{width}"
     locations = _locations(folder)
-    missing = list({digest: row for row, digest in enumerate(images.digests) if digest not in locations}.values())
+    missing = list({digest: row for row, digest in enumerate(digests) if digest not in locations}.values())
     if missing:
-        _extract(domain, images, missing, extract, folder, progress)
+        _extract(domain, images.files, missing, extract, folder, progress)
         locations = _locations(folder)
-    found = [locations[digest] for digest in images.digests]
+    found = [locations[digest] for digest in digests]
     paths = sorted({path for path, _ in found})
     number = {path: k for k, path in enumerate(paths)}
     segments = [Segment(path, 0, np.dtype(np.float32), width) for path in paths]
@@ -66,7 +67,7 @@ def cached_features(
 
 def _extract(
     domain: Domain,
-    images: ImageFiles,
+    files: ImageFiles,
     rows: list[int],
     extract: Callable[[Tensor], Tensor],
     folder: Path,
@@ -79,8 +80,8 @@ def _extract(
             features = extract(inputs)
             if not torch.isfinite(features).all():
                 row = int(part[~torch.isfinite(features).all(1)][0])
-                raise SafdaError(f"{images.files[row]}: the backbone makes features of it that are not finite")
-            writer.append(features, (images.digests[row] for row in part.tolist()))
+                raise SafdaError(f"{files.paths[row]}: the backbone makes features of it that are not finite")
+            writer.append(features, (files.digests[row] for row in part.tolist()))
             done += len(part)
             if progress:
                 progress(done, len(rows))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from safda.data.domain import Domain
 
 SIDE = 16
-_DRAWN = 64  # glyphs are drawn at this size and then reduced
+_CANVAS_SIDE = 64  # glyphs are drawn at this size and then reduced
 _CLASSES = tuple("0123456789")
 _FONTS = (
     *(f"DejaVuSans{style}.ttf" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -49,8 +49,8 @@ def _draw(digit: str, rng: np.random.Generator) -> np.ndarray:
     from PIL import Image, ImageDraw
 
     font = _font(_FONTS[rng.integers(len(_FONTS))])
-    canvas = Image.new("L", (_DRAWN, _DRAWN))
-    centre = _DRAWN / 2
+    canvas = Image.new("L", (_CANVAS_SIDE, _CANVAS_SIDE))
+    centre = _CANVAS_SIDE / 2
     ImageDraw.Draw(canvas).text(
         (centre, centre), digit, fill=255, font=font, anchor="mm", stroke_width=int(rng.integers(0, 3))
     )

@@ -1,11 +1,16 @@
-"""A domain: inputs, and for a source or for scoring their labels."""
+"""A domain: inputs, and for a source or for scoring their labels.
+
+There are two kinds, since picture files have no input size before a network has said one: a :class:`Domain` gives
+batches, an :class:`ImageDomain` does not. :func:`safda.extraction.for_network` makes the first of the second.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -14,11 +19,26 @@ from torch import Tensor
 
 from safda.errors import SafdaError
 
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python 3.10 has none of its own
+
 #: Uniform numbers that each sample of a training batch may use: ten tries at a crop, and a flip.
 UNIFORMS_PER_SAMPLE = 41
 
 
-class LazyInputs(Protocol):
+class StoredSamples(Protocol):
+    """Samples that stay on disk."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Tensor) -> Self:
+        """Return these samples alone, as unread as before."""
+
+    def fingerprint(self) -> str:
+        """Return a digest of all samples."""
+
+
+class LazyInputs(StoredSamples, Protocol):
     """Samples that stay on disk and are read when asked for."""
 
     @property
@@ -29,35 +49,52 @@ class LazyInputs(Protocol):
     def dtype(self) -> torch.dtype:
         """The type that a batch comes in."""
 
-    def __len__(self) -> int: ...
-
     def __getitem__(self, rows: Tensor, /) -> Tensor: ...
 
     def augmented(self, rows: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
         """Return these rows as training sees them; ``uniforms`` are uniform numbers, a line for each row."""
 
-    def take(self, rows: Tensor) -> LazyInputs:
-        """Return these samples alone, as unread as before."""
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Picture files, of which no batch can be made before a network says in what size.
+
+    Attributes:
+        paths: where they are.
+        digests: of each file's content.
+        sizes: width and height of each, upright.
+        traits: what was odd about each and is put right in reading.
+    """
+
+    paths: tuple[Path, ...]
+    digests: tuple[str, ...]
+    sizes: tuple[tuple[int, int], ...]
+    traits: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def take(self, rows: Tensor) -> ImageFiles:
+        """Return these pictures alone."""
+        numbers = rows.tolist()
+        return ImageFiles(
+            tuple(self.paths[row] for row in numbers),
+            tuple(self.digests[row] for row in numbers),
+            tuple(self.sizes[row] for row in numbers),
+            tuple(self.traits[row] for row in numbers),
+        )
 
     def fingerprint(self) -> str:
-        """Return a digest of all samples."""
+        """Return a digest of all contents, in order."""
+        return hashlib.sha256("".join(self.digests).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
-class Domain:
-    """Samples from one place.
-
-    Attributes:
-        name: what the user calls it: a path, or the name of an embedded domain.
-        inputs: all samples, first dimension counts them; vectors are features already.
-        labels: class numbers, or None for an unlabelled domain.
-        classes: the classes' names; empty for an unlabelled domain.
-        ids: a name for each sample; its row number where nothing better is known.
-        skipped: what could not be used: (id, why).
-    """
+class _Samples:
+    """What both kinds of domain have; :class:`Domain` says what it is."""
 
     name: str
-    inputs: Tensor | LazyInputs
+    inputs: Tensor | StoredSamples
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     ids: tuple[str, ...] | None = None
@@ -71,24 +108,14 @@ class Domain:
         """Whether a batch costs no reading."""
         return isinstance(self.inputs, Tensor)
 
-    def blank(self) -> Tensor:
-        """Return a sample of zeros, of this domain's shape and type."""
-        return torch.zeros(tuple(self.inputs.shape[1:]), dtype=self.inputs.dtype)
-
-    def batch(self, rows: Tensor, uniforms: NDArray[np.float64] | None = None) -> Tensor:
-        """Return the inputs of these rows; with ``uniforms``, as training sees them."""
-        if uniforms is None or isinstance(self.inputs, Tensor):
-            return self.inputs[rows]
-        return self.inputs.augmented(rows, uniforms)
-
-    def take(self, rows: Tensor) -> Domain:
+    def take(self, rows: Tensor) -> Self:
         """Return a domain of these samples alone; what stays on disk is not read for it."""
         inputs = self.inputs[rows] if isinstance(self.inputs, Tensor) else self.inputs.take(rows)
         labels = None if self.labels is None else self.labels[rows]
         ids = None if self.ids is None else tuple(self.ids[row] for row in rows.tolist())
         return replace(self, inputs=inputs, labels=labels, ids=ids)
 
-    def unlabelled(self) -> Domain:
+    def unlabelled(self) -> Self:
         """Drop the labels: what a training target goes through at the door."""
         return replace(self, labels=None, classes=())
 
@@ -108,6 +135,43 @@ class Domain:
         if self.labels is not None:
             digest.update(_bytes(self.labels))
         return digest.hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Domain(_Samples):
+    """Samples from one place, which come in batches.
+
+    Attributes:
+        name: what the user calls it: a path, or the name of an embedded domain.
+        inputs: all samples, first dimension counts them; vectors are features already.
+        labels: class numbers, or None for an unlabelled domain.
+        classes: the classes' names; empty for an unlabelled domain.
+        ids: a name for each sample; its row number where nothing better is known.
+        skipped: what could not be used: (id, why).
+    """
+
+    inputs: Tensor | LazyInputs
+
+    def blank(self) -> Tensor:
+        """Return a sample of zeros, of this domain's shape and type."""
+        return torch.zeros(tuple(self.inputs.shape[1:]), dtype=self.inputs.dtype)
+
+    def batch(self, rows: Tensor, uniforms: NDArray[np.float64] | None = None) -> Tensor:
+        """Return the inputs of these rows; with ``uniforms``, as training sees them."""
+        if uniforms is None or isinstance(self.inputs, Tensor):
+            return self.inputs[rows]
+        return self.inputs.augmented(rows, uniforms)
+
+
+@dataclass(frozen=True)
+class ImageDomain(_Samples):
+    """Pictures as they are on disk, whatever their sizes."""
+
+    inputs: ImageFiles
+
+
+#: What a user may name: only some of it comes in batches as it is.
+AnyDomain: TypeAlias = Domain | ImageDomain
 
 
 def _bytes(values: Tensor) -> Any:

@@ -9,7 +9,6 @@ normalises a whole batch in one go.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import os
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from safda.data.domain import ImageFiles
 from safda.errors import SafdaError
 from safda.nn.vision import guard_torchvision
 
@@ -33,8 +33,8 @@ Image.init()
 _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "DIB", "TGA", "ICO", "QOI")
 #: What is read, as far as this build of Pillow can. Formats that would start another program, such as EPS, stay out.
 FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
-_TRIES = 10
-_LONGEST = 4  # the long side at most this many times the short one asked for: a strip must not fill the memory
+_CROP_ATTEMPTS = 10
+_MAX_ASPECT_RATIO = 4  # the long side at most this many times the short one asked for: a strip must not fill the memory
 
 warnings.filterwarnings("ignore", module=r"PIL\.")  # what is wrong with a file is told in one place, by inspection
 warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to a decoded picture
@@ -59,44 +59,38 @@ class Transform:
     scale: float = 0.08
 
     @property
-    def short(self) -> int:
+    def short_side(self) -> int:
         """The short side after the first stage: 256 for 224, with the usual crop."""
         return math.floor(self.side / self.crop)
 
     @property
     def key(self) -> str:
         """A name for files of what it makes, which training crops are not."""
-        return f"{self.side}-{self.short}-{self.interpolation}{'-squash' if self.squash else ''}"
+        return f"{self.side}-{self.short_side}-{self.interpolation}{'-squash' if self.squash else ''}"
 
     def resized_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return width and height of a picture after the first stage."""
-        short, (least, most) = self.short, sorted(size)
+        short, (least, most) = self.short_side, sorted(size)
         if self.squash:
             return short, short
         other = int(short * most / least)
-        if other > _LONGEST * short:
-            short, other = max(1, int(short * _LONGEST * short / other)), _LONGEST * short
+        if other > _MAX_ASPECT_RATIO * short:
+            short, other = max(1, int(short * _MAX_ASPECT_RATIO * short / other)), _MAX_ASPECT_RATIO * short
         return (short, other) if size[0] <= size[1] else (other, short)
 
 
 @dataclass(frozen=True)
-class ImageFiles:
-    """Picture files as the inputs of a domain.
+class TransformedImages:
+    """Picture files as a network's inputs.
 
     Attributes:
-        files: where they are.
-        digests: of each file's content.
-        sizes: width and height of each, upright.
-        traits: what was odd about each and is put right in reading.
-        transform: what a network makes of them; its side is 0 while none has said it.
+        files: the pictures.
+        transform: what the network makes of them.
         cache: where decoded pictures are kept, if anywhere.
     """
 
-    files: tuple[Path, ...]
-    digests: tuple[str, ...]
-    sizes: tuple[tuple[int, int], ...]
-    traits: tuple[tuple[str, ...], ...]
-    transform: Transform = Transform(0)
+    files: ImageFiles
+    transform: Transform
     cache: Path | None = None
 
     dtype = torch.uint8
@@ -117,24 +111,13 @@ class ImageFiles:
         """Return a random resized crop of each of these pictures."""
         return self._batch(rows, uniforms)
 
-    def with_transform(self, transform: Transform, cache: Path | None = None) -> ImageFiles:
-        """Return the same pictures with another transform."""
-        return replace(self, transform=transform, cache=cache)
-
-    def take(self, rows: Tensor) -> ImageFiles:
+    def take(self, rows: Tensor) -> TransformedImages:
         """Return these pictures alone, none of them decoded."""
-        numbers = rows.tolist()
-        return replace(
-            self,
-            files=tuple(self.files[row] for row in numbers),
-            digests=tuple(self.digests[row] for row in numbers),
-            sizes=tuple(self.sizes[row] for row in numbers),
-            traits=tuple(self.traits[row] for row in numbers),
-        )
+        return replace(self, files=self.files.take(rows))
 
     def fingerprint(self) -> str:
         """Return a digest of all contents, in order."""
-        return hashlib.sha256("".join(self.digests).encode()).hexdigest()[:32]
+        return self.files.fingerprint()
 
     def _batch(self, rows: Tensor, uniforms: NDArray[np.float64] | None) -> Tensor:
         side = self.transform.side
@@ -154,17 +137,18 @@ class ImageFiles:
         if self.cache is None:
             return None
         key = f"{self.fingerprint()}-{self.transform.key}"
-        return DecodedStore(self.cache, key, [self.transform.resized_size(size) for size in self.sizes])
+        return DecodedStore(self.cache, key, [self.transform.resized_size(size) for size in self.files.sizes])
 
     def _decoded(self, row: int) -> Tensor:
         store = self._store
         kept = store.get(row) if store else None
         if kept is not None:
             return kept
+        path = self.files.paths[row]
         try:
-            image = decode(self.files[row], self.transform)
+            image = decode(path, self.transform)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise SafdaError(f"{self.files[row]}: could be read before and cannot now ({first_line(error)})") from None
+            raise SafdaError(f"{path}: could be read before and cannot now ({first_line(error)})") from None
         if store:
             store.put(row, image)
         return image
@@ -177,7 +161,7 @@ def decode(file: Path, transform: Transform) -> Tensor:
     """
     with Image.open(file, formats=FORMATS) as image:
         size = upright_size(image)
-        image.draft("RGB", (transform.short, transform.short))
+        image.draft("RGB", (transform.short_side, transform.short_side))
         pixels = np.asarray(to_rgb(image))
     width, height = transform.resized_size(size)
     return resize(torch.from_numpy(pixels).permute(2, 0, 1), height, width, transform.interpolation)
@@ -264,7 +248,7 @@ def random_crop_params(
     >>> random_crop_params(256, 256, np.full(41, 0.5))
     (34, 34, 188, 188)
     """
-    for area, ratio, top, left in uniforms[: 4 * _TRIES].reshape(_TRIES, 4):
+    for area, ratio, top, left in uniforms[: 4 * _CROP_ATTEMPTS].reshape(_CROP_ATTEMPTS, 4):
         target = height * width * (scale + (1 - scale) * area)
         aspect = math.exp(math.log(4 / 3) * (2 * ratio - 1))
         w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
@@ -296,7 +280,7 @@ class DecodedStore:
 
     def get(self, row: int) -> Tensor | None:
         """Return a picture, or None if it is not there whole."""
-        checksum = os.pread(self._sums.fileno(), _SUM, row * _SUM)
+        checksum = os.pread(self._sums.fileno(), _CHECKSUM_BYTES, row * _CHECKSUM_BYTES)
         if not any(checksum):
             return None
         pixels = bytearray(os.pread(self._pixels.fileno(), math.prod(self._shapes[row]), self._starts[row]))
@@ -312,16 +296,16 @@ class DecodedStore:
         try:
             written = os.pwrite(self._pixels.fileno(), pixels, self._starts[row])
             if written == pixels.nbytes:
-                os.pwrite(self._sums.fileno(), _checksum(pixels), row * _SUM)
+                os.pwrite(self._sums.fileno(), _checksum(pixels), row * _CHECKSUM_BYTES)
         except OSError:
             self._full = True
 
 
-_SUM = 4
+_CHECKSUM_BYTES = 4
 
 
 def _checksum(pixels: Any) -> bytes:
-    return (zlib.crc32(pixels) or 1).to_bytes(_SUM, "little")  # 0 stands for "not there"
+    return (zlib.crc32(pixels) or 1).to_bytes(_CHECKSUM_BYTES, "little")  # 0 stands for "not there"
 
 
 def _open(path: Path) -> IO[bytes]:

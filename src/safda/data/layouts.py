@@ -9,6 +9,17 @@
 | ``list.txt`` | ``path label`` on each line, or ``path`` |
 | ``manifest.csv``, ``.parquet`` | columns ``path`` and, for labels, ``label`` |
 | one picture, or several | themselves: no labels |
+
+All but the last are layouts, registered by name; another package adds its own by an entry point of the group
+``safda.layouts``::
+
+    @LAYOUTS.register("json-lines")
+    class JSONLines(Layout):
+        suffixes = (".jsonl",)
+
+        def find(self, path: Path) -> Listing:
+            rows = [json.loads(line) for line in path.read_text().splitlines()]
+            return make_listing(path, [row["path"] for row in rows], [row["label"] for row in rows])
 """
 
 from __future__ import annotations
@@ -16,16 +27,16 @@ from __future__ import annotations
 import csv
 import os
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from safda.data.arrays import ARRAYS
 from safda.errors import SafdaError, nearest
+from safda.registry import Registry
 
-LISTS = (".txt", ".lst", ".list")
-MANIFESTS = (".csv", ".parquet")
-_ARRAYS = (".npz", ".npy")
 _PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image")
 _LABEL_COLUMNS = ("label", "class", "category", "target")
 _VISDA_LIST = "image_list.txt"
@@ -52,26 +63,54 @@ class Listing:
     skipped: tuple[tuple[str, str], ...] = ()
 
 
-def find_images(path: Path) -> Listing:
-    """List the files of a domain, whatever its layout."""
+class Layout(ABC):
+    """A way for a domain's pictures to be on disk: which paths are of it, and what files they name.
+
+    Attributes:
+        suffixes: endings of the files that are of this layout; none, if folders are.
+        fallback: whether it stands back where another one matches too.
+    """
+
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    fallback: ClassVar[bool] = False
+
+    def matches(self, path: Path) -> bool:
+        """Return whether a path is of this layout, at a glance."""
+        return path.suffix in self.suffixes and not path.is_dir()
+
+    @abstractmethod
+    def find(self, path: Path) -> Listing:
+        """List the files that a path of this layout names."""
+
+
+#: Name → layout. Of all but the fallbacks, one at most may match a path, so that their order does not matter.
+LAYOUTS: Registry[type[Layout]] = Registry("layout", "safda.data.layouts")
+
+
+def find_images(path: Path) -> Listing | None:
+    """List the files of a domain by its layout; None if it has none: then it is one picture, or nothing of ours."""
     try:
-        if path.is_dir():
-            found = _folder(path)
-        elif path.suffix in MANIFESTS:
-            found = _manifest(path)
-        else:
-            found = _list(path, str(path))
+        layout = _layout_of(path)
+        found = layout.find(path) if layout else None
     except OSError as error:
         raise SafdaError(f"{error.filename or path}: cannot be read: {error.strerror}") from None
-    if not found.files:
+    if found is not None and not found.files:
         raise SafdaError(f"{path}: has no pictures in it")
     return found
+
+
+def _layout_of(path: Path) -> Layout | None:
+    matching = {name: layout() for name, layout in LAYOUTS.items() if layout().matches(path)}
+    chosen = {name: layout for name, layout in matching.items() if not layout.fallback} or matching
+    if len(chosen) > 1:
+        raise SafdaError(f"{path}: is of several layouts ({', '.join(chosen)}); name the file that lists its pictures")
+    return next(iter(chosen.values()), None)
 
 
 def listed_images(name: str, files: Sequence[Path]) -> Listing:
     """List pictures that were named one by one; what cannot be one is refused before any is opened."""
     for file in files:
-        if not file.is_file() or file.suffix in _ARRAYS:
+        if not file.is_file() or file.suffix in ARRAYS:
             what = "is a folder" if file.is_dir() else "is an array" if file.exists() else "no such file"
             raise SafdaError(f"{file}: {what}; only pictures can be named one beside the other")
     return Listing(name, tuple(files), tuple(printable(str(file)) for file in files))
@@ -80,16 +119,25 @@ def listed_images(name: str, files: Sequence[Path]) -> Listing:
 # --------------------------------------------------------------------------------------------------- folders
 
 
-def _folder(path: Path) -> Listing:
-    if (path / _VISDA_LIST).is_file():
-        return _list(path / _VISDA_LIST, str(path))
-    direct, folders = _children(path)
-    if not direct and any(folder.name == "images" for folder in folders) and _children(path / "images")[1]:
-        direct, folders = _children(path / "images")
-    if not folders:
-        return Listing(str(path), tuple(direct), tuple(printable(file.name) for file in direct))
-    _refuse_several_domains(path, folders)
-    return _folder_per_class(str(path), direct, folders)
+@LAYOUTS.register("folder")
+class Folder(Layout):
+    """A folder for each class, or a flat folder."""
+
+    fallback = True
+
+    def matches(self, path: Path) -> bool:
+        """Return whether it is a folder."""
+        return path.is_dir()
+
+    def find(self, path: Path) -> Listing:
+        """List the files of all class folders, or of a flat one."""
+        direct, folders = _children(path)
+        if not direct and any(folder.name == "images" for folder in folders) and _children(path / "images")[1]:
+            direct, folders = _children(path / "images")
+        if not folders:
+            return Listing(str(path), tuple(direct), tuple(printable(file.name) for file in direct))
+        _refuse_several_domains(path, folders)
+        return _folder_per_class(str(path), direct, folders)
 
 
 def _folder_per_class(name: str, direct: list[Path], folders: list[Path]) -> Listing:
@@ -100,7 +148,7 @@ def _folder_per_class(name: str, direct: list[Path], folders: list[Path]) -> Lis
         before = len(files)
         for file in _walk(folder, folder.parent, skipped):
             files.append(file)
-            labels.append(_normal(folder.name))
+            labels.append(_normalize(folder.name))
         if len(files) == before:
             skipped.append((printable(f"{folder.name}/"), "an empty folder"))
     base = folders[0].parent
@@ -156,7 +204,7 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _normal(name: str) -> str:
+def _normalize(name: str) -> str:
     """One spelling for names that look the same: some systems write é as e and an accent."""
     return unicodedata.normalize("NFC", name)
 
@@ -164,9 +212,60 @@ def _normal(name: str) -> str:
 # ------------------------------------------------------------------------------------------ lists and manifests
 
 
-def _list(path: Path, name: str) -> Listing:
-    paths, labels = [], []
-    for number, line in enumerate(_lines(path), 1):
+@LAYOUTS.register("list")
+class ListFile(Layout):
+    """``path label`` on each line, or ``path``."""
+
+    suffixes = (".txt", ".lst", ".list")
+
+    def matches(self, path: Path) -> bool:
+        """Return whether its ending is a list's, or it is a pipe, which has none."""
+        return super().matches(path) or path.is_fifo()
+
+    def find(self, path: Path) -> Listing:
+        """List the files of all lines."""
+        return make_listing(path, *_read_list(path))
+
+
+@LAYOUTS.register("visda")
+class VisDAFolder(Layout):
+    """A folder whose list says what belongs to it, as VisDA-2017 has it."""
+
+    def matches(self, path: Path) -> bool:
+        """Return whether there is such a list in it."""
+        return (path / _VISDA_LIST).is_file()
+
+    def find(self, path: Path) -> Listing:
+        """List what the list names."""
+        file = path / _VISDA_LIST
+        return replace(make_listing(file, *_read_list(file)), name=str(path))
+
+
+@LAYOUTS.register("manifest")
+class Manifest(Layout):
+    """A table with a column ``path`` and, for labels, ``label``."""
+
+    suffixes = (".csv", ".parquet")
+
+    def find(self, path: Path) -> Listing:
+        """List the files of all rows."""
+        columns = _parquet_columns(path) if path.suffix == ".parquet" else _csv_columns(path)
+        of_paths = next((name for name in _PATH_COLUMNS if name in columns), None)
+        if of_paths is None:
+            raise SafdaError(f"{path}: has no column 'path'{nearest('path', columns)}")
+        of_labels = next((name for name in _LABEL_COLUMNS if name in columns), None)
+        paths = [str(value) for value in columns[of_paths]]
+        values = columns[of_labels] if of_labels else [None] * len(paths)
+        labels = [None if value in (None, "") else str(value) for value in values]
+        if any(labels) and None in labels:
+            raise SafdaError(f"{path}: row {labels.index(None) + 1} has no label, though others have")
+        return make_listing(path, paths, labels)
+
+
+def _read_list(path: Path) -> tuple[list[str], list[str | None]]:
+    paths: list[str] = []
+    labels: list[str | None] = []
+    for number, line in enumerate(_read_lines(path), 1):
         words = line.strip().rsplit(maxsplit=1)
         if not words:
             continue
@@ -174,32 +273,18 @@ def _list(path: Path, name: str) -> Listing:
         labels.append(words[1] if len(words) == 2 else None)
         if (labels[-1] is None) != (labels[0] is None):
             raise SafdaError(f"{path}: line {number} is not 'path label', though others are")
-    return _listed(path, name, paths, labels)
+    return paths, labels
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise SafdaError(f"{path}: is not a text file in UTF-8; a list has 'path label' on each line") from None
 
 
-def _manifest(path: Path) -> Listing:
-    columns = _parquet_columns(path) if path.suffix == ".parquet" else _csv_columns(path)
-    of_paths = next((name for name in _PATH_COLUMNS if name in columns), None)
-    if of_paths is None:
-        raise SafdaError(f"{path}: has no column 'path'{nearest('path', columns)}")
-    of_labels = next((name for name in _LABEL_COLUMNS if name in columns), None)
-    paths = [str(value) for value in columns[of_paths]]
-    values = columns[of_labels] if of_labels else [None] * len(paths)
-    labels = [None if value in (None, "") else str(value) for value in values]
-    if any(labels) and None in labels:
-        raise SafdaError(f"{path}: row {labels.index(None) + 1} has no label, though others have")
-    return _listed(path, str(path), paths, labels)
-
-
 def _csv_columns(path: Path) -> dict[str, list[Any]]:
-    rows = list(csv.reader(_lines(path)))
+    rows = list(csv.reader(_read_lines(path)))
     if not rows:
         raise SafdaError(f"{path}: is empty; a manifest has columns 'path' and 'label'")
     for number, row in enumerate(rows, 1):
@@ -221,17 +306,24 @@ def _parquet_columns(path: Path) -> dict[str, list[Any]]:
     return columns
 
 
-def _listed(path: Path, name: str, paths: Sequence[str], labels: Sequence[str | None]) -> Listing:
-    root = _root(path, paths[0]) if paths else path.parent
+def make_listing(path: Path, paths: Sequence[str], labels: Sequence[str | None]) -> Listing:
+    """Make a listing of the paths that a file names.
+
+    Args:
+        path: the file; what it names is relative to its folder, to one above it, or to the working folder.
+        paths: the pictures.
+        labels: the class of each; None for all of them makes the domain an unlabelled one.
+    """
+    root = _find_root(path, paths[0]) if paths else path.parent
     files, ids = tuple(root / each for each in paths), tuple(map(printable, paths))
     if not paths or labels[0] is None:
-        return Listing(name, files, ids)
+        return Listing(str(path), files, ids)
     names = _class_names(files, [str(label) for label in labels])
-    classes = dict.fromkeys(name for _, name in sorted(zip(map(_numerically, map(str, labels)), names, strict=True)))
-    return Listing(name, files, ids, tuple(names), tuple(classes))
+    classes = dict.fromkeys(name for _, name in sorted(zip(map(_sort_key, map(str, labels)), names, strict=True)))
+    return Listing(str(path), files, ids, tuple(names), tuple(classes))
 
 
-def _root(path: Path, first: str) -> Path:
+def _find_root(path: Path, first: str) -> Path:
     """Find what a list's paths are relative to: its own folder, one above it, or the working folder."""
     for folder in (*path.absolute().parents, Path.cwd()):
         if (folder / first).is_file():
@@ -241,12 +333,12 @@ def _root(path: Path, first: str) -> Path:
 
 def _class_names(files: Sequence[Path], labels: list[str]) -> list[str]:
     """Name numbered classes by the folders of their pictures, where each number has a folder of its own."""
-    folders = [_normal(file.parent.name) for file in files]
+    folders = [_normalize(file.parent.name) for file in files]
     pairs = set(zip(labels, folders, strict=True))
     if all(label.isdecimal() for label in labels) and len(pairs) == len(set(labels)) == len(set(folders)):
         return folders
-    return [_normal(label) for label in labels]
+    return [_normalize(label) for label in labels]
 
 
-def _numerically(label: str) -> tuple[int, str]:
+def _sort_key(label: str) -> tuple[int, str]:
     return (int(label), "") if label.isdecimal() else (-1, label)

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from safda.data.domain import Domain
-from safda.data.images import ImageFiles
+from safda.data.domain import AnyDomain, Domain, ImageDomain
 from safda.data.statistics import RowStatistics, row_statistics
 from safda.errors import nearest
 
@@ -115,7 +114,7 @@ class Preflight:
         return asdict(self)
 
 
-def preflight(source: Domain, target: Domain, batch: int) -> Preflight:
+def preflight(source: AnyDomain, target: AnyDomain, batch: int) -> Preflight:
     """Compare both domains before any training.
 
     Args:
@@ -123,7 +122,7 @@ def preflight(source: Domain, target: Domain, batch: int) -> Preflight:
         target: the other one; of labels it may have, only the classes' names and counts are shown.
         batch: samples of each domain in a training step.
     """
-    rows = [None if isinstance(domain.inputs, ImageFiles) else row_statistics(domain) for domain in (source, target)]
+    rows = [None if isinstance(domain, ImageDomain) else row_statistics(domain) for domain in (source, target)]
     reports = _report(source, rows[0]), _report(target, rows[1])
     same_shape = _kind(reports[0]) == _kind(reports[1])
     leaked = _leaked(source, target, *rows) if same_shape else []
@@ -132,19 +131,19 @@ def preflight(source: Domain, target: Domain, batch: int) -> Preflight:
     if not same_shape:
         kinds = [_kind(report) for report in reports]
         warnings.append(f"{target.name}: its samples are {kinds[1]}, the source's {kinds[0]}; no run can have both")
-    warnings += [line for report in reports for line in _oddities(report)]
+    warnings += [line for report in reports for line in _domain_warnings(report)]
     ours, theirs = (report.features for report in reports)
     if scales and ours and theirs:
-        warnings += _about_scales(target.name, ours, theirs, scales)
-        warnings += _about_columns(source.name, ours, theirs) + _about_columns(target.name, theirs, ours)
-    warnings += _about_classes(*reports, batch)
+        warnings += _scale_warnings(target.name, ours, theirs, scales)
+        warnings += _column_warnings(source.name, ours, theirs) + _column_warnings(target.name, theirs, ours)
+    warnings += _class_warnings(*reports, batch)
     if leaked:
         pairs = [f"{one} = {other}" for one, other in leaked]
         warnings.append(f"{len(leaked)} {_things(reports[0])} are in both domains: {_first_few(pairs)}")
     return Preflight(*reports, leaked, warnings, same_shape, scales)
 
 
-def _report(domain: Domain, rows: RowStatistics | None) -> DomainReport:
+def _report(domain: AnyDomain, rows: RowStatistics | None) -> DomainReport:
     skipped: dict[str, list[str]] = defaultdict(list)
     for each, why in domain.skipped:
         skipped[why].append(each)
@@ -153,10 +152,10 @@ def _report(domain: Domain, rows: RowStatistics | None) -> DomainReport:
         numbers = torch.bincount(domain.labels, minlength=len(domain.classes)).tolist()
         counts = dict(zip(domain.classes, numbers, strict=True))
     traits: Counter[str] = Counter()
-    if isinstance(domain.inputs, ImageFiles):
+    if isinstance(domain, ImageDomain):
         traits.update(trait for of_one in domain.inputs.traits for trait in of_one)
     duplicates = [_ids(domain, group) for group in _duplicate_groups(*_contents(domain, rows))]
-    features = _features(domain, rows) if rows else None
+    features = _features(domain, rows) if rows and isinstance(domain, Domain) else None
     return DomainReport(domain.name, len(domain), counts, dict(skipped), dict(traits), duplicates, features)
 
 
@@ -186,12 +185,12 @@ def _ratio(source: float, target: float) -> float | None:
 # ---------------------------------------------------------------------------------------- what is there twice
 
 
-def _contents(domain: Domain, rows: RowStatistics | None) -> tuple[NDArray[np.int64], NDArray[np.bytes_]]:
+def _contents(domain: AnyDomain, rows: RowStatistics | None) -> tuple[NDArray[np.int64], NDArray[np.bytes_]]:
     """Return row numbers, and digests of what is there; zeros are equal without being copies."""
     if rows is not None:
         there = np.setdiff1d(np.arange(len(domain)), rows.empty)
         return there, rows.digests[there]
-    digests = domain.inputs.digests if isinstance(domain.inputs, ImageFiles) else ()
+    digests = domain.inputs.digests if isinstance(domain, ImageDomain) else ()
     return np.arange(len(digests)), np.array(digests, dtype=np.bytes_)
 
 
@@ -205,7 +204,7 @@ def _duplicate_groups(rows: NDArray[np.int64], contents: NDArray[np.bytes_]) -> 
 
 
 def _leaked(
-    source: Domain, target: Domain, source_rows: RowStatistics | None, target_rows: RowStatistics | None
+    source: AnyDomain, target: AnyDomain, source_rows: RowStatistics | None, target_rows: RowStatistics | None
 ) -> list[tuple[str, str]]:
     ours, our_contents = _contents(source, source_rows)
     theirs, their_contents = _contents(target, target_rows)
@@ -215,7 +214,7 @@ def _leaked(
     return list(zip(*names, strict=True))
 
 
-def _ids(domain: Domain, rows: list[int]) -> list[str]:
+def _ids(domain: AnyDomain, rows: list[int]) -> list[str]:
     return [str(row) if domain.ids is None else domain.ids[row] for row in rows]
 
 
@@ -233,7 +232,7 @@ def _things(report: DomainReport) -> str:
     return "pictures" if report.features is None else "rows"
 
 
-def _about_scales(name: str, ours: FeatureReport, theirs: FeatureReport, scales: ScaleReport) -> list[str]:
+def _scale_warnings(name: str, ours: FeatureReport, theirs: FeatureReport, scales: ScaleReport) -> list[str]:
     """Warn in one line of what is on another scale, since one cause is often behind it all."""
     parts = []
     if _beyond(scales.length, _LENGTH_FACTOR):
@@ -251,7 +250,7 @@ def _beyond(ratio: float | None, factor: float) -> bool:
     return ratio is not None and not 1 / factor <= ratio <= factor
 
 
-def _about_columns(name: str, own: FeatureReport, other: FeatureReport) -> list[str]:
+def _column_warnings(name: str, own: FeatureReport, other: FeatureReport) -> list[str]:
     """Warn of columns that this domain alone does not use."""
     idle, width = sorted(set(own.constant) - set(other.constant)), math.prod(own.shape)
     if len(idle) <= _IDLE_COLUMNS * width:
@@ -260,7 +259,7 @@ def _about_columns(name: str, own: FeatureReport, other: FeatureReport) -> list[
     return [f"{name}: {len(idle)} of {width} columns never change, and in the other domain they do: {where}"]
 
 
-def _oddities(report: DomainReport) -> list[str]:
+def _domain_warnings(report: DomainReport) -> list[str]:
     lines = [f"skipped {len(ids)}, {why}: {_first_few(ids)}" for why, ids in report.skipped.items()]
     if report.duplicates:
         copies = sum(len(ids) - 1 for ids in report.duplicates)
@@ -275,7 +274,7 @@ def _oddities(report: DomainReport) -> list[str]:
     return [f"{report.name}: {line}" for line in lines]
 
 
-def _about_classes(source: DomainReport, target: DomainReport, batch: int) -> list[str]:
+def _class_warnings(source: DomainReport, target: DomainReport, batch: int) -> list[str]:
     lines = []
     if len(source.classes) > batch:
         lines.append(

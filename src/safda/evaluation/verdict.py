@@ -18,7 +18,7 @@ from torch import Tensor
 
 from safda.classifier import Adapted, Predictions
 from safda.data import Domain
-from safda.evaluation.scores import scores
+from safda.evaluation.scores import Outputs, scores
 from safda.methods.propagation import nearest_samples
 
 TRUST, DOUBT, DISTRUST = "trust", "doubt", "do not trust"
@@ -27,11 +27,11 @@ TRUST, DOUBT, DISTRUST = "trust", "doubt", "do not trust"
 # must be among samples that are near each other than there is once every column is shuffled by itself.
 # docs/verdict.md has what both are on the data sets at hand, and on noise.
 _DOUBTFUL_KAPPA, _BAD_KAPPA = 0.6, 0.3
-_DOUBTFUL_STRUCTURE, _LEAST_STRUCTURE = 0.5, 0.05
-_FEW = 20  # samples, of whose neighbours nothing can be said
-_SEEN = 4096  # samples that are enough to see whether near ones are alike
-_VANISHED = 0.25  # of the classes are never predicted
-_ENOUGH = 5  # samples for each class: with fewer, some are missing by chance
+_DOUBTFUL_STRUCTURE, _MIN_STRUCTURE = 0.5, 0.05
+_MIN_SAMPLES = 20  # with fewer, nothing can be said of neighbours
+_MAX_SAMPLES = 4096  # so many are enough to see whether near ones are alike
+_MAX_NEVER_PREDICTED = 0.25  # share of the classes: if more are, something is wrong
+_MIN_PER_CLASS = 5  # samples for each class: with fewer, some are missing by chance
 
 
 def summarise(
@@ -53,9 +53,12 @@ def summarise(
         says why.
     """
     count = len(predictions.classes)
-    shares = {"source": _shares(source_labels.numpy(), count), "predicted": _shares(_numbers(predictions), count)}
+    shares = {
+        "source": _class_shares(source_labels.numpy(), count),
+        "predicted": _class_shares(_predicted_labels(predictions), count),
+    }
     if before is not None:
-        shares["source_only"] = _shares(_numbers(before), count)
+        shares["source_only"] = _class_shares(_predicted_labels(before), count)
     summary: dict[str, Any] = {
         "samples": len(predictions.ids),
         "classes": {
@@ -63,9 +66,9 @@ def summarise(
             for k, name in enumerate(predictions.classes)
         },
         "never_predicted": [name for k, name in enumerate(predictions.classes) if not shares["predicted"][k]],
-        "adapted": _certainty(predictions),
-        "source_only": None if before is None else _certainty(before),
-        "agreement": None if before is None else _agreement(_numbers(before), _numbers(predictions)),
+        "adapted": _confidence_and_scores(predictions),
+        "source_only": None if before is None else _confidence_and_scores(before),
+        "agreement": None if before is None else _agreement(_predicted_labels(before), _predicted_labels(predictions)),
         "structure": structure,
     }
     return {**summary, **judge(summary)}
@@ -75,22 +78,22 @@ def judge(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``verdict``, ``concerns`` and ``words`` on what a summary, as ``summary.json`` has it, tells."""
     serious, slight = _concerns(summary)
     verdict = DISTRUST if serious else DOUBT if slight else TRUST
-    return {"verdict": verdict, "concerns": [*serious, *slight], "words": _words(summary, serious, slight)}
+    return {"verdict": verdict, "concerns": [*serious, *slight], "words": _explain(summary, serious, slight)}
 
 
-def _numbers(predictions: Predictions) -> NDArray[np.int64]:
+def _predicted_labels(predictions: Predictions) -> NDArray[np.int64]:
     numbers: NDArray[np.int64] = predictions.logits.argmax(1)
     return numbers
 
 
-def _shares(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+def _class_shares(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
     return np.bincount(labels, minlength=classes) / len(labels)
 
 
-def _certainty(predictions: Predictions) -> dict[str, Any]:
+def _confidence_and_scores(predictions: Predictions) -> dict[str, Any]:
     return {
         "confidence": float(predictions.confidence.mean()),
-        "scores": scores(torch.from_numpy(predictions.probabilities)),
+        "scores": scores(Outputs(predictions)),
     }
 
 
@@ -110,19 +113,19 @@ def neighbour_structure(source_only: Adapted, features: Domain) -> dict[str, flo
         the agreement of neighbours beyond chance (kappa): ``neighbours`` as it is, and ``shuffled``; None of a few
         samples.
     """
-    if len(features) < _FEW:
+    if len(features) < _MIN_SAMPLES:
         return None
-    rows = torch.linspace(0, len(features) - 1, min(len(features), _SEEN)).round().long()
+    rows = torch.linspace(0, len(features) - 1, min(len(features), _MAX_SAMPLES)).round().long()
     values = features.batch(rows)
     shuffled = torch.from_numpy(np.random.default_rng(0).permuted(values.numpy(), axis=0))
     return {
-        name: _among_neighbours(source_only, Domain(features.name, each))
+        name: _neighbour_kappa(source_only, Domain(features.name, each))
         for name, each in (("neighbours", values), ("shuffled", shuffled))
     }
 
 
-def _among_neighbours(source_only: Adapted, some: Domain) -> float:
-    labels, near = _numbers(source_only.answer(some)), nearest_samples(some)
+def _neighbour_kappa(source_only: Adapted, some: Domain) -> float:
+    labels, near = _predicted_labels(source_only.answer(some)), nearest_samples(some)
     return _agreement(np.repeat(labels, np.diff(near.indptr)), labels[near.indices])["kappa"]
 
 
@@ -134,9 +137,9 @@ def _concerns(summary: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     if share > (1 + usual) / 2:  # more than half of the way from its share in the source to all there is
         serious.append(f"one class, {name}, takes {share:.0%} of the target (of the source {usual:.0%})")
     never, known = len(summary["never_predicted"]), len(summary["classes"])
-    if never > _VANISHED * known and summary["samples"] >= _ENOUGH * known:
+    if never > _MAX_NEVER_PREDICTED * known and summary["samples"] >= _MIN_PER_CLASS * known:
         slight.append(f"{never} of {known} classes are never predicted")
-    if summary["samples"] < _FEW:
+    if summary["samples"] < _MIN_SAMPLES:
         slight.append(f"{summary['samples']} samples are too few to tell")
     agreement, structure = summary["agreement"], summary["structure"]
     if agreement is None:
@@ -144,14 +147,14 @@ def _concerns(summary: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     elif agreement["kappa"] < _DOUBTFUL_KAPPA:
         telling = f"it agrees with source only on {agreement['share']:.0%} of the samples"
         (serious if agreement["kappa"] < _BAD_KAPPA else slight).append(telling)
-    if structure and structure["neighbours"] < structure["shuffled"] + _LEAST_STRUCTURE:
+    if structure and structure["neighbours"] < structure["shuffled"] + _MIN_STRUCTURE:
         serious.append("to a source-only classifier, samples near each other look no more alike than in noise")
     elif structure and structure["neighbours"] < _DOUBTFUL_STRUCTURE:
         slight.append("to a source-only classifier, samples near each other often look different")
     return serious, slight
 
 
-def _words(summary: Mapping[str, Any], serious: list[str], slight: list[str]) -> str:
+def _explain(summary: Mapping[str, Any], serious: list[str], slight: list[str]) -> str:
     parts = []
     after = summary["adapted"]["confidence"]
     if summary["source_only"]:

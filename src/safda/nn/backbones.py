@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,49 @@ from safda.errors import SafdaError, SafdaWarning, nearest
 from safda.nn.vision import guard_torchvision
 from safda.nn.weights import hub_file, load_backbone
 from safda.recipe import NetworkKnobs
+from safda.registry import Registry
 
 
+class ImageConfig(NamedTuple):
+    """What pictures a backbone was made for.
+
+    Attributes:
+        side: width and height of an input.
+        crop: the input's share of the picture's short side, once that is resized.
+        interpolation: how it is resized: bilinear or bicubic.
+        squash: whether its sides are resized alike, whatever their ratio.
+        mean: of each channel, where white is 1.
+        std: likewise.
+    """
+
+    side: int
+    crop: float
+    interpolation: str
+    squash: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class BackboneFactory(Protocol):
+    """What is registered as a backbone: usually the network's class itself."""
+
+    @property
+    def image_config(self) -> ImageConfig:
+        """What pictures it is made for."""
+
+    def __call__(self, channels: int) -> nn.Module:
+        """Make the network, from n×channels×h×w to n×d."""
+
+
+#: Backbones beside timm's, by name; another package adds its own by an entry point of the group ``safda.backbones``.
+BACKBONES: Registry[BackboneFactory] = Registry("backbone", "safda.nn.backbones")
+
+
+@BACKBONES.register("small-cnn")
 class SmallCNN(nn.Sequential):
     """Three convolutions for small pictures, trained from scratch."""
+
+    image_config = ImageConfig(32, 0.875, "bilinear", False, (0.5,) * 3, (0.5,) * 3)
 
     def __init__(self, channels: int) -> None:
         layers: list[nn.Module] = []
@@ -91,7 +130,7 @@ def make_backbone(network: NetworkKnobs, sample: Tensor, given: nn.Module | None
     A vector needs no backbone: it is a feature already.
 
     Args:
-        network: names it: small-cnn or a model that timm knows, its weights, and whether it is frozen.
+        network: names it: a registered one or a model that timm knows, its weights, and whether it is frozen.
         sample: one input; of 8 bits, it is a picture that F normalises.
         given: a network to use in place of the named one.
     """
@@ -99,8 +138,8 @@ def make_backbone(network: NetworkKnobs, sample: Tensor, given: nn.Module | None
         return nn.Identity(), sample.shape[0]
     if given is not None:
         backbone = given
-    elif network.backbone == "small-cnn":
-        backbone = SmallCNN(sample.shape[0])
+    elif network.backbone in BACKBONES:
+        backbone = BACKBONES[network.backbone](sample.shape[0])
     else:
         backbone = _timm_backbone(network, sample)
     if network.weights:
@@ -118,34 +157,16 @@ def make_backbone(network: NetworkKnobs, sample: Tensor, given: nn.Module | None
     return backbone.train(), features.shape[1]
 
 
-class ImageConfig(NamedTuple):
-    """What pictures a backbone was made for.
-
-    Attributes:
-        side: width and height of an input.
-        crop: the input's share of the picture's short side, once that is resized.
-        interpolation: how it is resized: bilinear or bicubic.
-        squash: whether its sides are resized alike, whatever their ratio.
-        mean: of each channel, where white is 1.
-        std: likewise.
-    """
-
-    side: int
-    crop: float
-    interpolation: str
-    squash: bool
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
 def image_config(name: str, given: nn.Module | None = None) -> ImageConfig:
     """Return what pictures a backbone was made for, by its own configuration.
 
     >>> image_config("small-cnn").side
     32
     """
-    if isinstance(given, SmallCNN) or (given is None and name == "small-cnn"):
-        return ImageConfig(32, 0.875, "bilinear", False, (0.5,) * 3, (0.5,) * 3)
+    ours = BACKBONES[name] if given is None and name in BACKBONES else given
+    own = getattr(ours, "image_config", None)
+    if isinstance(own, ImageConfig):
+        return own
     timm = _timm_with(name if given is None else None)
     if given is None:
         config = timm.data.resolve_data_config(pretrained_cfg=_pretrained_config(name).to_dict())
@@ -168,7 +189,7 @@ def full_name(network: NetworkKnobs) -> str:
     >>> full_name(NetworkKnobs(backbone="tf_efficientnet_lite0")), full_name(NetworkKnobs())
     ('tf_efficientnet_lite0.in1k', 'small-cnn')
     """
-    if network.backbone == "small-cnn":
+    if network.backbone in BACKBONES:
         return network.backbone
     tag = _pretrained_config(network.backbone).tag
     return ".".join(filter(None, (network.backbone.split(".")[0], tag)))
@@ -181,10 +202,10 @@ def check_backbone(network: NetworkKnobs) -> None:
         SafdaError: if they cannot: there is no such model, no such file, or no connection to where timm has them.
     """
     name, pretrained = network.backbone, network.pretrained and not network.weights
-    if name == "small-cnn":
+    if name in BACKBONES:
         if pretrained:
             raise SafdaError(
-                "network.backbone = 'small-cnn' has no pretrained weights; 'recipe = digits' trains it from scratch"
+                f"network.backbone = {name!r} has no pretrained weights; 'recipe = digits' trains it from scratch"
             )
         return
     config = _pretrained_config(name)
@@ -225,9 +246,10 @@ def _timm_with(name: str | None) -> Any:
 
     known = timm.list_models()
     if name is not None and name.split(".")[0] not in known:
-        hint = nearest(name, ["small-cnn", *known])
+        hint = nearest(name, [*BACKBONES, *known])
         hint = hint if "mean" in hint else ""
-        raise SafdaError(f"network.backbone = {name!r} is neither small-cnn nor a model that timm knows{hint}")
+        ours = ", ".join(BACKBONES)
+        raise SafdaError(f"network.backbone = {name!r} is neither {ours} nor a model that timm knows{hint}")
     return timm
 
 

@@ -350,27 +350,26 @@ class _NotFinite:
     """Notes the first step whose loss is not finite, and asks for it only now and then: asking makes a GPU wait."""
 
     def __init__(self) -> None:
-        self._names: list[str] = []
-        self._first: Tensor | None = None  # the step, and which of its losses
+        self._first: dict[tuple[str, ...], Tensor] = {}  # losses of a phase → the step, and which of them
 
     def look(self, step: int, total: Tensor, losses: Mapping[str, Tensor]) -> None:
         """Note one step."""
         bad = ~torch.isfinite(torch.stack([total.detach(), *(loss.detach() for loss in losses.values())]))
         found = torch.cat([bad[:1].new_full((1,), step, dtype=torch.int64), bad.long()])
-        self._names = list(losses)
-        self._first = found if self._first is None else torch.where(self._first[1] > 0, self._first, found)
+        first = self._first.get(names := tuple(losses))
+        self._first[names] = found if first is None else torch.where(first[1] > 0, first, found)
 
     def tell(self, run: RunFolder | None) -> None:
         """Raise an error if there was such a step."""
-        if self._first is None or not self._first[1]:
-            return
-        step, _, *bad = self._first.tolist()
-        culprits = [name for name, is_bad in zip(self._names, bad, strict=True) if is_bad]
-        kept = f"; the last good checkpoint is in {run.path}" if run else ""
-        raise SafdaError(
-            f"the {' and '.join(culprits) or 'total'} loss is not finite at step {step + 1}{kept}; "
-            "try a smaller optimizer.lr"
-        )
+        every = [(names, first.tolist()) for names, first in self._first.items()]
+        for names, (step, any_bad, *bad) in sorted(every, key=lambda each: each[1][0]):
+            if any_bad:
+                culprits = [name for name, is_bad in zip(names, bad, strict=True) if is_bad]
+                kept = f"; the last good checkpoint is in {run.path}" if run else ""
+                raise SafdaError(
+                    f"the {' and '.join(culprits) or 'total'} loss is not finite at step {step + 1}{kept}; "
+                    "try a smaller optimizer.lr"
+                )
 
 
 # -------------------------------------------------------------------------------------------- checkpoints

@@ -1,4 +1,4 @@
-"""Pictures: both domains before and after, and how η is spread."""
+"""Figures: both domains before and after, and how η is spread."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch
 from numpy.typing import NDArray
 
 from safda.classifier import Adapted
-from safda.data import Domain
+from safda.data import AnyDomain
 from safda.data.loader import evaluation_batches
 from safda.io import write_bytes
 from safda.methods.saf_method import SAFMethod
 
-_SHOWN = 400  # samples of each domain in a t-SNE
+_MAX_POINTS = 400  # samples of each domain in a t-SNE
 
 
-def adaptation_picture(
+def adaptation_figure(
     before: Adapted,
     after: Adapted,
-    source: Domain,
-    target: Domain,
+    source: AnyDomain,
+    target: AnyDomain,
     path: Path,
     titles: tuple[str, str] = ("before: source only", "after: adapted"),
 ) -> None:
@@ -50,10 +50,10 @@ def adaptation_picture(
     write_bytes(path, content.getvalue())
 
 
-def _scatter(axis: Any, model: Adapted, source: Domain, target: Domain) -> None:
+def _scatter(axis: Any, model: Adapted, source: AnyDomain, target: AnyDomain) -> None:
     from sklearn.manifold import TSNE
 
-    source, target = (domain.take(_some_rows(len(domain))) for domain in (source, target))
+    source, target = (domain.take(_subsample(len(domain))) for domain in (source, target))
     labels, _ = source.labelled("a picture")
     of_source, of_target = model.predict(source), model.predict(target)
     embeddings = np.concatenate([of_source.embedding, of_target.embedding])
@@ -65,13 +65,13 @@ def _scatter(axis: Any, model: Adapted, source: Domain, target: Domain) -> None:
     axis.set(xticks=[], yticks=[])
 
 
-def _some_rows(count: int) -> torch.Tensor:
-    """Row numbers to show, always the same ones."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:_SHOWN]
+def _subsample(count: int) -> torch.Tensor:
+    """Return row numbers to show, always the same ones."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:_MAX_POINTS]
 
 
 @torch.inference_mode()
-def mixing_weights(adapted: Adapted, domain: Domain) -> NDArray[np.float32]:
+def mixing_weights(adapted: Adapted, domain: AnyDomain) -> NDArray[np.float32]:
     """Return η of one random pairing of a domain's samples; empty for a model without SAF."""
     model = adapted.model
     saf = model.methods_by_name.get("saf")
