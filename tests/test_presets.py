@@ -1,4 +1,4 @@
-"""The presets train what they trained before methods had a contract: bit for bit on the machine that made the fixture."""
+"""The presets train what they trained before methods had a contract: bit for bit, on a machine like the fixture's."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ DIGITS = ("digits-rendered", "digits-handwritten")
 
 
 def machine() -> str:
-    """What may change the last bits of a sum."""
-    models = {line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")}
-    return f"{platform.machine()} {torch.__version__} {torch.backends.cpu.get_cpu_capability()} {sorted(models)}"
+    """Return what may change the last bits of a sum: torch, and what the processor can do."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else [platform.processor()]
+    about = sorted({line for line in lines if line.startswith(("model", "flags", "cpu family"))})
+    digest = hashlib.sha256("".join(about).encode()).hexdigest()[:16]
+    return f"{platform.machine()} {torch.__version__} {torch.backends.cpu.get_cpu_capability()} {digest}"
 
 
 def arrays():
