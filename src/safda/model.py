@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -35,7 +36,7 @@ class StepOutput:
     metrics: dict[str, Tensor]
     kept: dict[str, dict[str, Tensor]]
 
-    @property
+    @cached_property
     def total(self) -> Tensor:
         """The sum of all losses."""
         return torch.stack(list(self.losses.values())).sum()

@@ -102,12 +102,8 @@ def train(
             losses, seen = {}, {}
             for phase in chain.from_iterable(repeat(phase, phase.times) for phase in model.phases(progress)):
                 output = wrapped(*batch, progress, phase)
-                total = output.total
-                not_finite.look(step, total, output.losses)
-                optimizer.zero_grad()
-                accelerator.backward(total)
-                _hold_still(model, phase)
-                _step(optimizer, accelerator)
+                not_finite.look(step, output.total, output.losses)
+                _optimizer_step(optimizer, model, output, phase, accelerator)
                 _observe(model, output, accelerator)
                 losses.update(output.losses)
                 seen.update(output.metrics)
@@ -295,8 +291,20 @@ def _optimizer(model: AdaptationModel, recipe: Recipe) -> torch.optim.Optimizer:
     )
 
 
-def _step(optimizer: torch.optim.Optimizer, accelerator: Accelerator) -> None:
-    """Take the step; accelerate's own wrapper would look for packages on disk each time."""
+def _optimizer_step(
+    optimizer: torch.optim.Optimizer,
+    model: AdaptationModel,
+    output: StepOutput,
+    phase: Phase,
+    accelerator: Accelerator,
+) -> None:
+    """Move what a phase trains; accelerate's own wrapper would look for packages on disk each time."""
+    optimizer.zero_grad()
+    accelerator.backward(output.total)
+    if phase.trains:  # an optimizer leaves alone what has no gradient
+        for name, parameter in model.named_parameters():
+            if not name.startswith(phase.trains):
+                parameter.grad = None
     if accelerator.scaler is None:
         optimizer.step()
     else:  # fp16: a step whose gradients overflow is left out
@@ -310,14 +318,6 @@ def _set_learning_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, progres
     for group in optimizer.param_groups:
         group["lr"] = lr * group["factor"]
     return lr
-
-
-def _hold_still(model: AdaptationModel, phase: Phase) -> None:
-    """Let only the parameters move that a phase trains: an optimizer leaves alone what has no gradient."""
-    if phase.trains:
-        for name, parameter in model.named_parameters():
-            if not name.startswith(phase.trains):
-                parameter.grad = None
 
 
 def _observe(model: AdaptationModel, output: StepOutput, accelerator: Accelerator) -> None:
