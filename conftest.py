@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is imported
+settings.register_profile("safda", deadline=None)  # a busy machine is no fault
+settings.load_profile("safda")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -25,7 +25,7 @@ import numpy as np
 import safda
 from safda.cli import main as safda_command
 from safda.data import load_domain
-from safda.recipe import SOURCE_ONLY
+from safda.recipe import SOURCE_ONLY_CHANGES
 
 #: Row → what is typed.
 ROWS = {
@@ -69,7 +69,7 @@ class Door:
             return float((predicted == target["classes"][target["labels"]]).mean()), {}
         if row == "source":
             knobs: dict[str, Any] = {f"network.{name}": value for name, value in self.backbone.items()}
-            adapted = safda.fit(self.source, self.labelled, steps=steps, seed=seed, **knobs, **SOURCE_ONLY)
+            adapted = safda.fit(self.source, self.labelled, steps=steps, seed=seed, **knobs, **SOURCE_ONLY_CHANGES)
             return adapted.evaluate(self.labelled).accuracy, {}
         return self._typed(row, steps, seed, tune_steps)
 

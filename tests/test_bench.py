@@ -30,7 +30,7 @@ from safda.cli import main
 from safda.errors import SafdaError
 from safda.evaluation.scores import SCORES
 from safda.io import write_table
-from safda.recipe import SOURCE_ONLY, preset
+from safda.recipe import SOURCE_ONLY_CHANGES, preset
 from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
 
@@ -77,7 +77,8 @@ def quiet():
 
 def test_the_papers_tables_are_all_there_and_every_runnable_row_makes_a_recipe():
     assert set(shipped()) == {
-        *("office31", "office-home", "visda", "ablations", "adversaries", "tsne", "digits", "office31-features")
+        *("office31", "office-home", "visda", "ablations", "adversaries", "tsne", "digits", "office31-features"),
+        "suite",
     }
     for name in shipped():
         benchmark = load_benchmark(name)
@@ -541,4 +542,4 @@ def test_the_live_table_fills_in_and_tells_the_time_left(data, tmp_path):
 
 def test_source_only_is_the_same_in_benchmarks_and_beside_a_run():
     row = load_benchmark("digits").rows["source"]
-    assert dict(row.change) == SOURCE_ONLY
+    assert dict(row.change) == SOURCE_ONLY_CHANGES

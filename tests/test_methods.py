@@ -62,7 +62,7 @@ def loss_of(method, batch, phase=None):
 # ------------------------------------------------------------------------------------------------------ MDD
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rows=st.integers(1, 5), classes=st.integers(2, 6), scale=st.floats(0.1, 5), seed=st.integers(0, 999))
 def test_log_one_minus_equals_the_naive_form_where_that_is_finite(rows, classes, scale, seed):
     torch.manual_seed(seed)
@@ -218,7 +218,7 @@ def test_ima_masks_what_the_sources_batch_lacks_by_zero_and_reads_labels_before(
     torch.testing.assert_close(ima.source_loss(batch), F.cross_entropy(batch.source.logits * mask, batch.labels))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(classes=st.integers(2, 7), batch=st.integers(1, 20), seed=st.integers(0, 99), step=st.integers(0, 50))
 def test_class_aligned_batches_hold_the_same_classes_of_both_domains(classes, batch, seed, step):
     generator = torch.Generator().manual_seed(seed)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.nn import functional as F
 
 from safda.model import AdaptationModel
 from safda.nn.backbones import make_backbone
-from safda.nn.heads import Bottleneck, Centred, Dropout
+from safda.nn.heads import Bottleneck, Dropout, FeatureScaling
 from safda.nn.norm import SynchronisedBatchNorm, synchronise_batch_norm
 from safda.recipe import NetworkKnobs, Recipe
 from safda.schedules import ramp
@@ -128,10 +129,36 @@ def test_per_domain_norm_takes_a_single_row_of_a_domain(sources):
 
 def test_centred_features_are_centred_unit_rows_of_unit_variance():
     rows = torch.randn(50, DIM).double() * 7 + 3
-    centred = Centred(DIM).double()
-    centred.learn(rows.split(20))
+    centred = FeatureScaling(DIM).double()
+    centred.learn(rows.split(20), rows)
     unit = rows / rows.norm(dim=1, keepdim=True)
     torch.testing.assert_close(centred(rows), (unit - unit.mean(0)) / unit.var(0, correction=0).mean().sqrt())
+
+
+def test_standardised_features_are_scikit_learns_and_a_constant_dimension_is_nothing():
+    rows = torch.randn(50, DIM).double() * torch.logspace(-3, 4, DIM).double() + 5
+    rows[:, 2] = 5
+    standardised = FeatureScaling(DIM, "standardised").double()
+    standardised.learn(rows.split(20), rows)
+    expected = torch.from_numpy(StandardScaler().fit_transform(rows.numpy()))
+    torch.testing.assert_close(standardised(rows), expected.where(torch.arange(DIM) != 2, 0.0), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["as-is", "centred", "standardised"])
+def test_principal_components_keep_the_distances_that_most_of_the_variance_makes(kind):
+    rows = torch.randn(60, 3) @ torch.randn(3, 9) + 2  # in four directions, the mean's among them
+    whole, turned = FeatureScaling(9, kind), FeatureScaling(9, kind, components=4)
+    for scaling in (whole, turned):
+        scaling.learn(rows.split(20), rows)
+    assert turned(rows).shape == (60, 4)
+    torch.testing.assert_close(torch.pdist(turned(rows)), torch.pdist(whole(rows)), atol=1e-3, rtol=1e-3)
+
+
+def test_with_fewer_rows_than_components_the_rest_is_nothing():
+    rows = torch.randn(4, 9)
+    turned = FeatureScaling(9, "standardised", components=6)
+    turned.learn([rows], rows)
+    assert not turned(rows)[:, 4:].any()
 
 
 def test_without_saf_there_is_none():

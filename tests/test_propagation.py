@@ -9,6 +9,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler, normalize
 
 from safda.data import Domain
+from safda.data.sampler import evenly_spaced_rows
 from safda.errors import SafdaError
 from safda.methods import propagation
 from safda.methods.propagation import LabelPropagation, PropagationKnobs, target_affinity
@@ -67,7 +68,7 @@ def test_many_samples_are_searched_among_some_and_never_find_themselves(source, 
     rows, affinity = target_affinity(source, target, 0.1, 0.2)
     assert len(rows) == 20
     assert affinity.shape == (60, 80)
-    chosen = set(propagation.evenly_spaced_rows(60).tolist())
+    chosen = set(evenly_spaced_rows(60, 20).tolist())
     assert all(i in chosen or j in chosen for i, j in zip(*affinity[:, 20:].nonzero(), strict=True))
     assert not affinity[:, 20:].diagonal().any()
 

@@ -120,6 +120,24 @@ def test_a_state_that_was_saved_is_gone_on_from():
     torch.testing.assert_close(other.of(batch)[0], one.of(batch)[0])
 
 
+@pytest.mark.parametrize(("hold", "moves"), [(0.0, True), (0.3, True), (0.31, False), (1.0, False)])
+def test_labels_that_a_run_was_begun_with_are_held_for_a_share_of_it(hold, moves):
+    model, pseudo_labels, batch = make(**{"propagation.neighbours": 0.5, "hold": hold})  # at progress 0.3
+    model.setup(*domains())
+    begun_with = torch.rand(TARGETS, CLASSES).softmax(1)
+    pseudo_labels.warm_start(begun_with)
+    known = pseudo_labels._graph.propagate(begun_with, pseudo_labels.knobs.propagation.alpha)
+    torch.testing.assert_close(pseudo_labels.of(batch)[0], known[[4, 0, 2, 1, 3]].double())
+    assert ("pseudo_labels" in batch.kept) is moves
+
+
+def test_a_run_that_was_begun_with_nothing_holds_nothing():
+    model, pseudo_labels, batch = make(**{"propagation.neighbours": 0.5, "hold": 1.0})
+    model.setup(*domains())
+    pseudo_labels.of(batch)
+    assert "pseudo_labels" in batch.kept
+
+
 @pytest.mark.parametrize(("steps_per_epoch", "every"), [(0.5, 1), (3.9, 1), (24.8, 12), (100.0, 50)])
 def test_labels_propagate_twice_in_a_pass_and_never_without_a_graph(steps_per_epoch, every):
     model, pseudo_labels, _ = make(**{"propagation.neighbours": 0.5})

@@ -47,7 +47,7 @@ def gradients(loss, *parts):
     return torch.autograd.grad(loss, tensors, allow_unused=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     rows=st.integers(2, 9),
     dim=st.integers(1, 5),
@@ -165,7 +165,7 @@ def test_mixing_an_affine_image_is_mixing_the_features():
     torch.testing.assert_close(*results)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rows=st.integers(1, 6), classes=st.integers(2, 7), seed=st.integers(0, 999))
 def test_cross_entropy_divergence_is_torchs_cross_entropy_with_probabilities(rows, classes, seed):
     torch.manual_seed(seed)

@@ -16,7 +16,6 @@ def literal_margin_loss(p, y, threshold):
     return 0.0 if rho > threshold else 1 - rho / threshold
 
 
-@settings(deadline=None)
 @given(st.integers(0, 999), st.integers(2, 6), st.floats(0.01, 0.5))
 def test_margin_quantities_equal_the_papers_cases(seed, classes, threshold):
     torch.manual_seed(seed)

@@ -12,26 +12,30 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 
 from safda.classifier import Adapted, check_shape, transform_of
 from safda.data import EMBEDDED, AnyDomain, Domain, ImageDomain, is_image_data, load_domain
 from safda.data.loader import ProgressCallback, evaluation_batches, feature_batches
+from safda.data.sampler import evenly_spaced_rows
 from safda.errors import Interrupted, SafdaError
+from safda.evaluation.choice import REFINED, SOURCE_ONLY, choose
 from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.extraction import for_network, frozen_features, image_transform
 from safda.methods.base import Method
 from safda.model import AdaptationModel
 from safda.nn.backbones import Backbone, check_backbone, full_name
-from safda.nn.heads import Centred, moments
+from safda.nn.heads import FeatureScaling, moments
 from safda.nn.weights import digest_of
-from safda.recipe import Recipe, load_recipe, preset
-from safda.training.checkpoint import RunFolder
-from safda.training.loop import StepCallback, load_weights, make_accelerator, size_of, train
+from safda.recipe import SOURCE_ONLY_CHANGES, Recipe, load_recipe, preset
+from safda.training.checkpoint import Checkpoint, RunFolder
+from safda.training.loop import StepCallback, load_weights, make_accelerator, size_of, train, weights_of
 
 #: Called with (done, total, what is done) while a run is made ready, and while it is compared with source only.
 StageProgress = Callable[[int, int, str], None]
 
+_CANDIDATES = "candidates"  # the folder of what a choice is made of, within the run's
+_MOST_TURNED = 4096  # features of each domain tell its principal components
 _FIRST_STAGE = "frozen"  # the folder of fine-tuning's first stage, within the run's
 _OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
 _SOURCE_ONLY_STEPS = 500  # on features a classifier learns the source in as many
@@ -162,10 +166,8 @@ def start(
     if "backbone" in data:
         data["backbone"]["digest"] = digest_of(model.backbone)
     accelerator = make_accelerator(recipe, cpu=cpu, trackers=trackers, folder=Path(out) if out else None)
-    work = _Work(Adapted(model, classes, data), source, target, accelerator, callback, progress)
-    if isinstance(model.centring, Centred):
-        knob = "network.features = 'centred'"
-        model.centring.learn(chain.from_iterable(feature_batches(domain, knob) for domain in work.features))
+    work = _Work(recipe, Adapted(model, classes, data), source, target, accelerator, callback, progress)
+    work.learn_scaling(model)
     run = work.folder(out, recipe) if out is not None else None
     work.complete(run, resume=False, verdict=verdict)
     return work.adapted
@@ -208,7 +210,7 @@ def resume(
         first = _first_stage(run) if run.recipe.fine_tune.enabled else run
         load_weights(adapted.model, first.newest_weights(), str(path))
     source, target = (for_network(domain, transform_of(run.data), cache_decoded) for domain in domains)
-    work = _Work(adapted, source, target, accelerator, callback, progress)
+    work = _Work(run.given_recipe, adapted, source, target, accelerator, callback, progress)
     work.complete(run, resume=True, verdict=verdict)
     return adapted
 
@@ -241,6 +243,7 @@ class _Work:
     """What the stages of one run share.
 
     Attributes:
+        given: the recipe as it was given: before a choice, with all stages.
         adapted: the classifier in the making.
         source, target: both domains, in the network's input size.
         accelerator: device, precision, processes and trackers.
@@ -248,6 +251,7 @@ class _Work:
         progress: called with (done, total, what) while something is made ready.
     """
 
+    given: Recipe
     adapted: Adapted
     source: Domain
     target: Domain
@@ -258,6 +262,9 @@ class _Work:
     def __post_init__(self) -> None:
         """Compute both domains' features where the backbone is frozen, once, and on one process first."""
         self._steps_before = 0  # of the stages that have ended
+        self._scalings: dict[tuple[str, int], FeatureScaling] = {}
+        self.source_only: Adapted | None = None
+        self.choice: dict[str, Any] | None = None
         model = self.adapted.model.to(self.accelerator.device)
 
         def seen(domain: Domain) -> Domain:
@@ -266,10 +273,10 @@ class _Work:
         with self.accelerator.main_process_first():
             self.features = seen(self.source), seen(self.target)
 
-    def folder(self, path: str | Path, recipe: Recipe) -> RunFolder:
+    def folder(self, path: str | Path, recipe: Recipe, data: Mapping[str, Any] | None = None) -> RunFolder:
         """Make a new run folder, by the first process, for all."""
         if self.accelerator.is_main_process:
-            RunFolder.create(path, recipe, self.adapted.data, size_of(self.adapted.model))
+            RunFolder.create(path, recipe, data or self.adapted.data, size_of(self.adapted.model))
         self.accelerator.wait_for_everyone()
         return RunFolder.open(path)
 
@@ -279,22 +286,24 @@ class _Work:
         try:
             if run and run.finished:
                 load_weights(self.adapted.model, run.load_model(), str(run.path))
+            elif recipe.fine_tune.enabled:
+                self._fine_tune(run)
             else:
-                self.adapted.model.setup(*self.features, self._counter("neighbours"))
-                if recipe.fine_tune.enabled:
-                    self._fine_tune(run)
-                else:
-                    self._adapt(run, resume)
+                self._adapt(run, resume)
             if verdict:
-                self._steps_before = recipe.all_steps
+                self._steps_before = self.given.all_steps
                 self._conclude(run)
         except Interrupted as stopped:
-            self.adapted.model.use(recipe)
-            steps = min(self._steps_before + stopped.step, recipe.all_steps)
+            if self.choice is None:
+                self.adapted.model.use(recipe)
+            steps = min(self._steps_before + stopped.step, self.given.all_steps)
             raise Interrupted(steps, stopped.signal, run.path if run else None) from None
 
     def _adapt(self, run: RunFolder | None, resume: bool) -> None:
-        """Train as the model's recipe says, on features where the backbone is frozen."""
+        """Train as the model's recipe says, on features where the backbone is frozen; or choose among recipes."""
+        if self.adapted.recipe.choice.candidates and self._has_features:
+            return self._choose(run)
+        self.adapted.model.setup(*self.features, self._counter("neighbours"))
         train(
             self.adapted.model,
             *self.features,
@@ -304,6 +313,90 @@ class _Work:
             resume=resume,
         )
 
+    @property
+    def _has_features(self) -> bool:
+        return len(self.features[1].inputs.shape) == 2
+
+    def _choose(self, run: RunFolder | None) -> None:
+        """Train each candidate on the same features, and take one by evidence that needs no target label."""
+        recipe, target = self.adapted.recipe, self.features[1]
+        if run and not run.has_checkpoint and self.accelerator.is_main_process:
+            run.save_checkpoint(Checkpoint(0, weights_of(self.adapted.model), {}, {}, {}))  # holds the backbone
+        self.source_only = self._source_only()
+        predictions = {SOURCE_ONLY: self.source_only.answer(target)}
+        models = {SOURCE_ONLY: self.source_only.model}
+        candidates = recipe.candidates()
+        for name, changes in candidates.items():
+            own = recipe.candidate(changes)
+            known = predictions if name == REFINED else {SOURCE_ONLY: predictions[SOURCE_ONLY]}
+            begin_with = torch.stack([torch.from_numpy(each.probabilities) for each in known.values()]).mean(0)
+            models[name] = self._candidate(name, own, begin_with, run)
+            predictions[name] = Adapted(models[name], self.adapted.classes, self.adapted.data).answer(target)
+            self._steps_before += own.steps
+        choice = choose(predictions)
+        changes = candidates.get(choice.name, SOURCE_ONLY_CHANGES)
+        self.choice = {**choice.to_dict(), "changes": changes}
+        self.adapted.model.adopt(models[choice.name])
+        self.adapted.model.use(recipe.candidate(changes))
+        if run and self.accelerator.is_main_process:
+            run.save_model(weights_of(self.adapted.model))
+            run.save_choice(self.choice)
+
+    def _candidate(self, name: str, recipe: Recipe, begin_with: Tensor, run: RunFolder | None) -> AdaptationModel:
+        """Bring one candidate to its end, in a folder of its own within the run's."""
+        model = self._heads(recipe.first_stage())
+        own = self._folder_within(run, f"{_CANDIDATES}/{name}", model)
+        if own and own.finished:
+            load_weights(model, own.load_model(), str(own.path))
+            return model
+        model.setup(*self.features, self._counter("neighbours"))
+        for method in model.methods_by_name.values():
+            method.warm_start(begin_with)
+        train(
+            model,
+            *self.features,
+            accelerator=make_accelerator(recipe, cpu=self.accelerator.device.type == "cpu"),  # without trackers
+            run=own,
+            callback=_later(self.callback, self._steps_before),
+            resume=bool(own and own.has_checkpoint),
+        )
+        if own and self.accelerator.is_main_process:
+            shutil.rmtree(own.path / "checkpoints", ignore_errors=True)
+        return model
+
+    def _heads(self, recipe: Recipe) -> AdaptationModel:
+        """Make what stands on the backbone, for features."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            model = AdaptationModel(recipe, self.features[0].blank(), len(self.adapted.classes))
+        self.learn_scaling(model)
+        return model
+
+    def learn_scaling(self, model: AdaptationModel) -> None:
+        """Let a model learn from all features how to scale them; what another one has learned is not learned again."""
+        scaling = model.centring
+        if not isinstance(scaling, FeatureScaling):
+            return
+        key = scaling.kind, scaling.components
+        if key not in self._scalings:
+            knob = f"network.features = {scaling.kind!r}"
+            some = [domain.batch(evenly_spaced_rows(len(domain), _MOST_TURNED)) for domain in self.features]
+            every = chain.from_iterable(feature_batches(domain, knob) for domain in self.features)
+            scaling.learn(every, torch.cat(some))
+            self._scalings[key] = scaling
+        scaling.load_state_dict(self._scalings[key].state_dict())
+
+    def _folder_within(self, run: RunFolder | None, name: str, model: AdaptationModel) -> RunFolder | None:
+        """Open a run folder within the run's, or make it: of a stage, or of a candidate."""
+        if run is None:
+            return None
+        path = run.path / name
+        if (path / "recipe.toml").exists():
+            return RunFolder.open(path)
+        features = {"input_shape": list(self.features[0].inputs.shape[1:]), "input_type": "float32"}
+        data = {**self.adapted.data, **(features if model is not self.adapted.model else {})}
+        return self.folder(path, model.recipe, data)
+
     def _fine_tune(self, run: RunFolder | None) -> None:
         """Adapt the heads on features, then train all of the network on pictures from there."""
         model, recipe = self.adapted.model, self.adapted.recipe
@@ -311,8 +404,11 @@ class _Work:
         begun = run is not None and run.has_checkpoint
         if not begun:
             self._first_stage_of(run)
+            recipe = replace(model.recipe, fine_tune=recipe.fine_tune)  # where there was a choice, of what was taken
+        if not model.is_set_up:
+            model.setup(*self.features, self._counter("neighbours"))
         model.use(recipe.second_stage())
-        self._steps_before = recipe.steps
+        self._steps_before = self.given.all_steps - recipe.fine_tune.steps
         probabilities = torch.from_numpy(self.adapted.answer(self.features[1]).probabilities)
         for method in model.methods_by_name.values():
             method.warm_start(probabilities)
@@ -325,7 +421,7 @@ class _Work:
             self.target,
             accelerator=self.accelerator,
             run=run,
-            callback=_later(self.callback, recipe.steps),
+            callback=_later(self.callback, self._steps_before),
             resume=begun,
             finish=partial(self._settle, backbone),
         )
@@ -347,14 +443,10 @@ class _Work:
 
     def _first_stage_of(self, run: RunFolder | None) -> None:
         """Bring the first stage to its end: a run of its own, within the folder of the whole."""
-        if run is None:
-            return self._adapt(None, resume=False)
-        path = run.path / _FIRST_STAGE
-        begun = (path / "recipe.toml").exists()
-        first = RunFolder.open(path) if begun else self.folder(path, self.adapted.recipe)
-        if first.finished:
-            return load_weights(self.adapted.model, first.load_model(), str(path))
-        return self._adapt(first, resume=begun)
+        first = self._folder_within(run, _FIRST_STAGE, self.adapted.model)
+        if first and first.finished:
+            return load_weights(self.adapted.model, first.load_model(), str(first.path))
+        return self._adapt(first, resume=bool(first and first.has_checkpoint))
 
     def _conclude(self, run: RunFolder | None) -> None:
         """Predict the target, and say without labels what is to be thought of it."""
@@ -363,11 +455,12 @@ class _Work:
         )
         before = structure = None
         target = self.features[1]
-        if len(target.inputs.shape) == 2:  # otherwise it would cost as much as the run itself
-            source_only = self._source_only()
+        if self._has_features:  # otherwise it would cost as much as the run itself
+            source_only = self.source_only or self._source_only()
             before, structure = source_only.answer(target), neighbour_structure(source_only, target)
         labels, _ = self.source.labelled("a summary")
-        self.adapted.summary = summarise(predictions, before, labels, structure)
+        choice = run.choice if run else self.choice
+        self.adapted.summary = summarise(predictions, before, labels, structure, choice)
         if run and self.accelerator.is_main_process:
             more = {} if before is None else {"source_only": before.labels}
             predictions.write(run.path / "predictions.csv", more=more)
@@ -375,18 +468,14 @@ class _Work:
 
     def _source_only(self) -> Adapted:
         """Train a classifier on the source's features alone."""
-        recipe = self.adapted.recipe.source_only().first_stage()
-        recipe = replace(recipe, steps=min(recipe.steps, _SOURCE_ONLY_STEPS))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.seed)
-            model = AdaptationModel(recipe, self.features[0].blank(), len(self.adapted.classes))
-        model.centring.load_state_dict(self.adapted.model.centring.state_dict())
+        recipe = self.given.source_only()
+        model = self._heads(replace(recipe, steps=min(recipe.steps, _SOURCE_ONLY_STEPS)))
         counter = self._counter("source only, to compare with")
         train(
             model,
             *self.features,
             accelerator=make_accelerator(recipe, cpu=self.accelerator.device.type == "cpu"),  # without trackers
-            callback=lambda step, metrics: counter(step, recipe.steps) if counter else None,
+            callback=lambda step, metrics: counter(step, model.recipe.steps) if counter else None,
         )
         return Adapted(model, self.adapted.classes, self.adapted.data)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from safda.classifier import Predictions
 
 _FIT = (
-    "safda fit SOURCE TARGET -o RUN [--backbone NAME] [--weights FILE] [--fine-tune] [--recipe R] [--adversary NAME] "
-    "[--no-saf] [--methods A,B] [any knob of the recipe] [options]"
+    "safda fit SOURCE TARGET -o RUN [--backbone NAME] [--weights FILE] [--fine-tune] [--candidates N] [--recipe R] "
+    "[--adversary NAME] [--no-saf] [--methods A,B] [any knob of the recipe] [options]"
 )
 _FEATURES = "safda features DATA [-o FILE] [--backbone NAME] [--weights FILE] [any knob of the network]"
 _PREDICT = "safda predict RUN DATA [-o FILE] [--probabilities]   or   safda predict RUN picture.jpg [another.jpg …]"
@@ -41,7 +41,11 @@ _FLAGS = {
     "--frozen": ("network.frozen", "true", "no backbone training"),
     "--fine-tune": ("fine_tune.enabled", "true", "adapt with a frozen backbone, then train all of the network"),
 }
-_SHORT = {"network.backbone": ["--backbone"], "network.weights": ["--weights"]}
+_SHORT = {
+    "network.backbone": ["--backbone"],
+    "network.weights": ["--weights"],
+    "choice.candidates": ["--candidates"],
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -174,7 +178,7 @@ def _resume(options: argparse.Namespace) -> int:
     from safda.api import resume
     from safda.training.checkpoint import RunFolder
 
-    recipe = RunFolder.open(options.out).recipe
+    recipe = RunFolder.open(options.out).given_recipe
     with _view(f"resuming {options.out}", recipe) as view:
         resume(
             options.out,
@@ -310,9 +314,9 @@ def _report_result(run: Path) -> int:
     if sys.stdout.isatty():
         _console().print(summary_table(summary))
     _print_result(
-        {"run": str(run), **folder.metrics()[-1], "summary": summary},
-        f"{summary['words']}\nadapted in {folder.recipe.all_steps} steps; predictions: {run / 'predictions.csv'}; "
-        f"for other data: safda predict {run} DATA -o FILE",
+        {"run": str(run), **next(reversed(folder.metrics()), {}), "summary": summary},
+        f"{summary['words']}\nadapted in {folder.given_recipe.all_steps} steps; "
+        f"predictions: {run / 'predictions.csv'}; for other data: safda predict {run} DATA -o FILE",
     )
     return 0
 

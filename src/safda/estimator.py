@@ -119,7 +119,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         source = Domain("X", torch.from_numpy(rows), torch.from_numpy(numbers.astype(np.int64)), names)
         check_knobs(source, self.knobs or {})
         recipe = self._recipe()
-        with TrainingView("adapting", recipe.steps, Console(stderr=True, quiet=not self.verbose)) as view:
+        with TrainingView("adapting", recipe.all_steps, Console(stderr=True, quiet=not self.verbose)) as view:
             self.adapted_ = start(source, Domain("X_target", torch.from_numpy(target)), recipe, callback=view)
         return self
 

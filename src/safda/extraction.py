@@ -76,9 +76,7 @@ def frozen_features(model: AdaptationModel, domain: Domain, progress: ProgressCa
     backbone = model.backbone
     if not isinstance(backbone, Backbone) or not backbone.frozen:
         return domain
-    return cached_features(
-        domain, extractor(backbone), digest_of(backbone), model.bottleneck.linear.in_features, progress
-    )
+    return cached_features(domain, extractor(backbone), digest_of(backbone), model.backbone_dim, progress)
 
 
 def extractor(backbone: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -82,6 +82,13 @@ class AdaptationModel(Network):
         for name, method in self.methods_by_name.items():
             method.knobs = recipe.of_methods[name]
 
+    def adopt(self, heads: AdaptationModel) -> None:
+        """Take over all but the backbone from a model that was trained on this one's features."""
+        for name in ("centring", "bottleneck", "classifier", "methods"):
+            setattr(self, name, getattr(heads, name))
+        for name in ("feature_dim", "embedding_dim", "recipe", "is_set_up", "_knobs", "_lead_name"):
+            setattr(self, name, getattr(heads, name))
+
     def setup(self, source: Domain, target: Domain, progress: ProgressCallback | None = None) -> None:
         """Let every method look at both domains."""
         for method in self.methods_by_name.values():

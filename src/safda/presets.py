@@ -35,6 +35,31 @@ _DEFAULT: dict[str, Any] = {
     "pseudo_labels.propagation.neighbours": 0.2,
 }
 
+# Principal components and larger batches: a step costs a third, and half as many will do.
+_QUICK: dict[str, Any] = {"steps": 1000, "batch": 64, "network.components": 256, "optimizer.lr": 0.01}
+_SAF = {"saf.weight": 1.0}
+_SHORT = {  # enough to see where a recipe leads
+    **_QUICK,
+    "steps": 500,
+    "network.bottleneck_width": 256,
+    "network.classifier_width": 256,
+    "optimizer.weight_decay": 0.005,
+}
+
+#: The recipes that a choice is made of, each by what it changes in the one that is given. They differ as data differ:
+#: in what lengths and scales of features mean, in what a domain's own statistics mean, in whether classes are as
+#: frequent as each other, and in how far predictions and pseudo-labels can be trusted. The last one begins with what
+#: the others say on average. With fewer, the first ones are tried.
+CANDIDATES: dict[str, dict[str, Any]] = {
+    "free": {**_SHORT, **_SAF, "network.bottleneck_width": 512, "optimizer.weight_decay": 0.02},
+    "held": {**_SHORT, **_SAF, "pseudo_labels.hold": 0.3},
+    "as-is": {**_SHORT, **_SAF, "network.features": "as-is", "network.norm": "joint"},
+    "no-saf": {**_SHORT, "methods": ["mdd"]},
+    "standardised": {**_SHORT, **_SAF, "network.features": "standardised"},
+    "unaligned": {**_SHORT, **_SAF, "pseudo_labels.distribution_alignment": 0.0},
+    "refined": {**_QUICK, **_SAF, "pseudo_labels.hold": 0.3},
+}
+
 #: Name → knobs by path.
 PRESETS: dict[str, dict[str, Any]] = {
     "default": _DEFAULT,

@@ -21,7 +21,7 @@ from safda.errors import SafdaError, nearest
 from safda.formats import FORMAT, check_format, is_former, renamed, upgraded_recipe
 from safda.knobs import Knob, filled, knob, to_plain
 from safda.methods import METHODS
-from safda.presets import PRESETS
+from safda.presets import CANDIDATES, PRESETS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,9 +51,10 @@ class NetworkKnobs:
     )
     features: str = knob(
         "as-is",
-        "what B gets: features as they come, or each of length one and then centred over both domains",
-        choices=("as-is", "centred"),
+        "what B gets: features as they come, each of length one and then centred over both domains, or standardised",
+        choices=("as-is", "centred", "standardised"),
     )
+    components: int = knob(0, "keep so many principal components of features; 0: all, unturned", low=0, high=65536)
     bottleneck_width: int = knob(1024, "output size of the bottleneck B", low=1, high=65536)
     classifier_width: int = knob(1024, "hidden size of the classifier C", low=1, high=65536)
     norm: str = knob(
@@ -76,6 +77,18 @@ class OptimizerKnobs:
     decay: float = knob(20.0, "learning rate decay over the run (0.0002 a step at T = 100,000)", low=0.0, high=1e4)
     power: float = knob(0.75, "exponent of the decay", low=0.0, high=4.0)
     backbone_factor: float = knob(0.1, "the backbone's share of the learning rate", low=0.0, high=1.0)
+
+
+@dataclass(frozen=True)
+class ChoiceKnobs:
+    """Several recipes on the same features, of which one is taken by evidence that needs no target label."""
+
+    candidates: int = knob(
+        0,
+        "how many recipes are tried beside source only; 0: this one, and no choice",
+        low=0,
+        high=len(CANDIDATES),
+    )
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,7 @@ class Recipe:
     checkpoint_every: int = knob(500, "steps between two checkpoints", low=1, high=10**9)
     network: NetworkKnobs = field(default_factory=NetworkKnobs)
     optimizer: OptimizerKnobs = field(default_factory=OptimizerKnobs)
+    choice: ChoiceKnobs = field(default_factory=ChoiceKnobs)
     fine_tune: FineTuneKnobs = field(default_factory=FineTuneKnobs)
     of_methods: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
@@ -127,7 +141,35 @@ class Recipe:
     @property
     def all_steps(self) -> int:
         """Steps of all stages."""
-        return self.steps + self.fine_tune.steps if self.fine_tune.enabled else self.steps
+        candidates = [self.candidate(changes).steps for changes in self.candidates().values()]
+        heads = sum(candidates) or self.steps
+        return heads + self.fine_tune.steps if self.fine_tune.enabled else heads
+
+    def candidates(self) -> dict[str, dict[str, Any]]:
+        """Return the recipes that a choice is made of: name → what it changes in this one; none where none is made.
+
+        A knob that is not as the default has it holds for all of them: somebody has turned it.
+
+        >>> recipe = preset("default").override({"network.norm": "joint", "choice.candidates": 3})
+        >>> list(recipe.candidates())
+        ['free', 'held', 'as-is']
+        >>> "network.norm" in recipe.candidates()["as-is"]
+        False
+        """
+        if not self.choice.candidates:
+            return {}
+        usual = {path: value for path, _, value in walk(preset("default"))}
+        turned = {path for path, _, value in walk(self) if usual.get(path, value) != value}
+        found: dict[str, dict[str, Any]] = {}
+        for name, changes in list(CANDIDATES.items())[: self.choice.candidates]:
+            own = {path: value for path, value in changes.items() if path not in turned}
+            if own not in found.values():
+                found[name] = own
+        return found
+
+    def candidate(self, changes: Mapping[str, Any]) -> Recipe:
+        """Return one of the recipes that a choice is made of, by what it changes in this one."""
+        return self.override({**changes, "choice.candidates": 0})
 
     def first_stage(self) -> Recipe:
         """Return the experiment without its second stage."""
@@ -147,11 +189,13 @@ class Recipe:
                 changes[path] = _AT_ONCE
             if path.endswith(".propagation.alpha"):
                 changes[path] = self.fine_tune.alpha
+            if path == "pseudo_labels.hold":  # the network that labels began with is the one that learns
+                changes[path] = 0.0
         return self.first_stage().override(changes)
 
     def source_only(self) -> Recipe:
         """Return the experiment without adaptation, as the row "source" of benchmarks has it."""
-        return self.override(SOURCE_ONLY)
+        return self.override(SOURCE_ONLY_CHANGES).first_stage()
 
     def with_adversary(self, name: str | None, saf: bool | None = None) -> Recipe:
         """Return the experiment with another method to lead, and with or without SAF.
@@ -187,6 +231,8 @@ class Recipe:
         _refuse_former(values, where)
         methods = _method_names(values["methods"], where) if "methods" in values else self.methods
         recipe = replace(self, methods=methods)
+        if "methods" in values:  # whoever names methods wants these, and no choice
+            recipe = replace(recipe, choice=ChoiceKnobs())
         own = {f.name for f in fields(self)} - {"methods", "of_methods"}
         sections = dict(recipe.of_methods)
         for key, value in values.items():
@@ -248,7 +294,7 @@ _LONG_STEPS = 50  # between checkpoints of fine-tuning, whose steps take as long
 
 #: What makes source-only training of a recipe, and the best of it: adaptation may want another norm and a stronger
 #: decay, and both only weaken a classifier that does not adapt.
-SOURCE_ONLY: dict[str, Any] = {"methods": [], "network.norm": "joint", "optimizer.weight_decay": 5e-4}
+SOURCE_ONLY_CHANGES: dict[str, Any] = {"methods": [], "network.norm": "joint", "optimizer.weight_decay": 5e-4}
 
 
 def load_recipe(name_or_path: str | Path) -> Recipe:
@@ -280,7 +326,7 @@ def walk(recipe: Recipe) -> Iterator[tuple[str, Knob, Any]]:
     for f in fields(recipe):
         if "knob" in f.metadata:
             yield f.name, f.metadata["knob"], getattr(recipe, f.name)
-    own = {name: getattr(recipe, name) for name in ("network", "optimizer", "fine_tune")}
+    own = {name: getattr(recipe, name) for name in ("network", "optimizer", "choice", "fine_tune")}
     for name, section in {**own, **recipe.of_methods}.items():
         yield from knobs.walk(section, f"{name}.")
 
@@ -335,6 +381,7 @@ def _toml_key(key: str) -> str:
 __all__ = [
     "FORMAT",
     "PRESETS",
+    "ChoiceKnobs",
     "FineTuneKnobs",
     "Knob",
     "NetworkKnobs",

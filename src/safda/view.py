@@ -212,6 +212,9 @@ def summary_table(summary: Mapping[str, Any], most: int = 12) -> Table:
     if before:
         line("the same answer", f"{summary['agreement']['share']:.0%}")
     line("classes never predicted", str(len(summary["never_predicted"])))
+    choice = summary.get("choice") or {"chosen": "", "evidence": {}}
+    for name, seen in choice["evidence"].items():
+        line(f"candidate {name}{', taken' if name == choice['chosen'] else ''}", f"{seen['score']:.2f}")
     table.add_section()
     shares = summary["classes"]
     changed = sorted(shares, key=lambda name: -abs(shares[name]["predicted"] - shares[name]["source"]))

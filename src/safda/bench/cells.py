@@ -62,12 +62,16 @@ def _result(cell: Cell, path: Path, cpu: bool, callback: StepCallback | None) ->
     adapted = completed(path, source, target, cell.recipe, callback, cpu)
     predictions = adapted.predict(target)
     evaluation = adapted.compare(predictions, target)
+    candidates = {
+        each.name: Adapted.load(each).evaluate(target).accuracy for each in sorted((path / "candidates").glob("*"))
+    }
     return {
         "accuracy": evaluation.accuracy,
         "mean_class_accuracy": evaluation.mean_class_accuracy,
         "class_accuracy": evaluation.class_accuracy,
         "calibration_error": evaluation.calibration_error,
         "scores": scores(_outputs(adapted, source, predictions)),
+        **({"candidates": candidates} if candidates else {}),  # the oracle's, for whoever studies the choice
         "seconds": round(time.perf_counter() - begun, 3),
     }
 

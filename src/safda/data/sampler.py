@@ -52,3 +52,12 @@ class EpochSampler:
 def mixed_seed(*parts: int) -> int:
     """Make one well-mixed seed of several small numbers."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def evenly_spaced_rows(size: int, most: int) -> Tensor:
+    """Return row numbers evenly over a domain: all, if there are not more than ``most``.
+
+    >>> evenly_spaced_rows(7, most=3).tolist(), evenly_spaced_rows(2, most=3).tolist()
+    ([0, 3, 6], [0, 1])
+    """
+    return torch.linspace(0, size - 1, min(size, most)).round().long()

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from safda.classifier import Adapted, Predictions
 from safda.data import Domain
+from safda.data.sampler import evenly_spaced_rows
+from safda.evaluation.choice import SOURCE_ONLY
 from safda.evaluation.scores import Outputs, scores
 from safda.methods.propagation import nearest_samples
 
@@ -39,6 +41,7 @@ def summarise(
     before: Predictions | None,
     source_labels: Tensor,
     structure: Mapping[str, float] | None = None,
+    choice: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Summarise predictions without labels: shares of the classes, confidence, agreement, scores, a verdict.
 
@@ -47,6 +50,7 @@ def summarise(
         before: what a classifier says of it that only learned the source; None if there is none.
         source_labels: class numbers of the source.
         structure: how alike near samples look to that classifier, from :func:`neighbour_structure`.
+        choice: which of several classifiers this is, from :func:`safda.evaluation.choice.choose`.
 
     Returns:
         plain values, as ``summary.json`` has them; ``verdict`` is one of trust, doubt and do not trust, and ``words``
@@ -70,6 +74,7 @@ def summarise(
         "source_only": None if before is None else _confidence_and_scores(before),
         "agreement": None if before is None else _agreement(_predicted_labels(before), _predicted_labels(predictions)),
         "structure": structure,
+        "choice": choice,
     }
     return {**summary, **judge(summary)}
 
@@ -115,7 +120,7 @@ def neighbour_structure(source_only: Adapted, features: Domain) -> dict[str, flo
     """
     if len(features) < _MIN_SAMPLES:
         return None
-    rows = torch.linspace(0, len(features) - 1, min(len(features), _MAX_SAMPLES)).round().long()
+    rows = evenly_spaced_rows(len(features), _MAX_SAMPLES)
     values = features.batch(rows)
     shuffled = torch.from_numpy(np.random.default_rng(0).permuted(values.numpy(), axis=0))
     return {
@@ -141,6 +146,8 @@ def _concerns(summary: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         slight.append(f"{never} of {known} classes are never predicted")
     if summary["samples"] < _MIN_SAMPLES:
         slight.append(f"{summary['samples']} samples are too few to tell")
+    if _is_source_only(summary):
+        slight.append("nothing speaks clearly for adapting, so these are the answers of source only")
     agreement, structure = summary["agreement"], summary["structure"]
     if agreement is None:
         slight.append("there is no source-only classifier to compare with, since the whole network was trained")
@@ -154,8 +161,15 @@ def _concerns(summary: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return serious, slight
 
 
+def _is_source_only(summary: Mapping[str, Any]) -> bool:
+    choice = summary.get("choice") or {"chosen": None}
+    return bool(choice["chosen"] == SOURCE_ONLY)
+
+
 def _explain(summary: Mapping[str, Any], serious: list[str], slight: list[str]) -> str:
     parts = []
+    if summary.get("choice") and not _is_source_only(summary):
+        parts.append(f"{summary['choice']['chosen']} was taken of {len(summary['choice']['evidence'])} candidates")
     after = summary["adapted"]["confidence"]
     if summary["source_only"]:
         earlier = summary["source_only"]["confidence"]

@@ -8,7 +8,8 @@ domains are close, these keep what spreads from going astray. The search for nei
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from weakref import WeakSet, ref
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 
 from safda.data import Domain
 from safda.data.loader import ProgressCallback, evaluation_batches, feature_batches
+from safda.data.sampler import evenly_spaced_rows
 from safda.knobs import knob
 from safda.nn.heads import unit_moments
 
@@ -68,10 +70,17 @@ class LabelPropagation:
     def __init__(
         self, source: Domain, target: Domain, knobs: PropagationKnobs, progress: ProgressCallback | None = None
     ) -> None:
+        self._made_of = ref(source), ref(target), knobs
         labels, classes = source.labelled("label propagation")
         rows, affinity = target_affinity(source, target, knobs.neighbours / len(classes), knobs.cross_domain, progress)
         self.affinity = affinity[:, len(rows) :]
         self.from_source = affinity[:, : len(rows)] @ F.one_hot(labels[rows], len(classes)).float().numpy()
+
+    def is_of(self, source: Domain, target: Domain, knobs: PropagationKnobs) -> bool:
+        """Return whether this is the graph of these two domains; α is no part of it."""
+        its_source, its_target, its_knobs = self._made_of
+        same = its_source() is source and its_target() is target
+        return same and replace(its_knobs, alpha=knobs.alpha) == knobs
 
     def propagate(self, predictions: Tensor, alpha: float) -> Tensor:
         """Make labels of predictions by label spreading (Zhou et al., 2004): Y = (1 − α)·P + α·L·Y, the source's fixed.
@@ -91,6 +100,21 @@ class LabelPropagation:
         return torch.from_numpy(labels / np.maximum(total, np.finfo(total.dtype).tiny))
 
 
+_graphs: WeakSet[LabelPropagation] = WeakSet()  # those that somebody still uses
+
+
+def propagation_graph(
+    source: Domain, target: Domain, knobs: PropagationKnobs, progress: ProgressCallback | None = None
+) -> LabelPropagation:
+    """Return the graph of two domains: where several recipes are tried on the very same ones, it is made once."""
+    for graph in _graphs:
+        if graph.is_of(source, target, knobs):
+            return graph
+    graph = LabelPropagation(source, target, knobs, progress)
+    _graphs.add(graph)
+    return graph
+
+
 def target_affinity(
     source: Domain, target: Domain, neighbours: float, cross_domain: float, progress: ProgressCallback | None = None
 ) -> tuple[Tensor, csr_array]:
@@ -107,7 +131,7 @@ def target_affinity(
         for each target sample. S has the weights of edges, and D its rows' sums.
     """
     align_source, align_target = _alignments(source, target)
-    rows = evenly_spaced_rows(len(source))
+    rows = evenly_spaced_rows(len(source), _MOST_CANDIDATES)
     there = _NeighbourSearch(Domain(source.name, source.batch(rows)), align_source, neighbours)
     here = _NeighbourSearch(target, align_target, neighbours)
     counted = _counter(progress, 2 * (len(rows) + len(target)))
@@ -153,17 +177,12 @@ def _alignments(source: Domain, target: Domain) -> tuple[Callable[[Tensor], Tens
     return alignment(mean, variance, target_variance), alignment(target_mean, target_variance, variance)
 
 
-def evenly_spaced_rows(size: int) -> Tensor:
-    """Return row numbers evenly over a domain, among which neighbours are sought: all, if not too many."""
-    return torch.linspace(0, size - 1, min(size, _MOST_CANDIDATES)).round().long()
-
-
 class _NeighbourSearch:
     """A domain among whose samples neighbours are sought: how many by their share of it."""
 
     def __init__(self, domain: Domain, align: Callable[[Tensor], Tensor], neighbours: float) -> None:
         self.domain, self.align = domain, align
-        self.columns = evenly_spaced_rows(len(domain))
+        self.columns = evenly_spaced_rows(len(domain), _MOST_CANDIDATES)
         self.features = align(domain.batch(self.columns))
         self.most = min(max(_FEWEST_NEIGHBOURS, round(neighbours * len(domain))), _MOST_NEIGHBOURS)
 

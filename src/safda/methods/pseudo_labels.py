@@ -17,7 +17,7 @@ from safda.data.loader import ProgressCallback
 from safda.knobs import knob
 from safda.methods import register
 from safda.methods.base import Batch, Method, mean_over_processes
-from safda.methods.propagation import LabelPropagation, PropagationKnobs
+from safda.methods.propagation import LabelPropagation, PropagationKnobs, propagation_graph
 from safda.nn.network import Network
 
 _PRIOR_RATE = 0.01  # the running mean of predictions looks back about a hundred steps
@@ -53,6 +53,12 @@ class PseudoLabels(Method):
             low=0.0,
             high=1.0,
         )
+        hold: float = knob(
+            0.0,
+            "share of the run in which labels that it was begun with are kept, before its own predictions take over",
+            low=0.0,
+            high=1.0,
+        )
         propagation: PropagationKnobs = field(default_factory=PropagationKnobs)
 
     knobs: Knobs
@@ -60,20 +66,21 @@ class PseudoLabels(Method):
     def build(self, net: Network) -> None:
         """Make room for the running mean."""
         self._graph: LabelPropagation | None = None
+        self._warm_started = False
         if self.knobs.distribution_alignment:
             self.register_buffer("prior", torch.full((net.classes,), 1 / net.classes))
 
     def setup(self, net: Network, source: Domain, target: Domain, progress: ProgressCallback | None = None) -> None:
         """Make the graph over which labels propagate, where they do."""
         if self.knobs.propagation.neighbours:
-            self._graph = LabelPropagation(source, target, self.knobs.propagation, progress)
+            self._graph = propagation_graph(source, target, self.knobs.propagation, progress)
             self._predictions = torch.zeros(len(target), net.classes)
             self._propagated = torch.zeros(len(target), net.classes)
 
     def warm_start(self, probabilities: Tensor) -> None:
-        """Begin with what the network says of every sample."""
+        """Begin with what a classifier says of every sample."""
         if self._graph:
-            self._predictions = probabilities
+            self._predictions, self._warm_started = probabilities, True
             self.refresh()
 
     def of(self, batch: Batch, with_source: bool = False) -> tuple[Tensor, Tensor]:
@@ -89,7 +96,8 @@ class PseudoLabels(Method):
         labels = (logits if self.knobs.gradient else logits.detach()).softmax(1)
         if self._graph:
             rows = batch.target.rows
-            batch.keep(self, rows=rows, predictions=logits[-len(rows) :].softmax(1))
+            if not self._warm_started or batch.progress >= self.knobs.hold:
+                batch.keep(self, rows=rows, predictions=logits[-len(rows) :].softmax(1))
             self._propagated = self._propagated.to(labels.device)
             propagated = F.pad(self._propagated[rows], (0, 0, len(labels) - len(rows), 0))
             labels = torch.where(propagated.sum(1, keepdim=True) > 0, propagated, labels)

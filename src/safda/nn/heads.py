@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import cast
 
 import torch
+from sklearn.decomposition import PCA
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -101,28 +102,68 @@ def unit_moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     return moments(F.normalize(batch.double()) for batch in batches)
 
 
-class Centred(nn.Module):
-    """Features as B learns fastest from them: each of length one, then centred, and of unit variance on average.
+class FeatureScaling(nn.Module):
+    """Features as B learns fastest from them: scaled, centred, and turned to their principal components.
 
-    Batch norm would take the mean away in any case, but only after it has swamped the gradient.
+    Batch norm would take the mean away in any case, but only after it has swamped the gradient. Most directions of a
+    wide feature hardly vary, and each costs as much of a step as any other.
+
+    Args:
+        inputs: size of a feature.
+        kind: ``"centred"``: each of length one, then centred, and of unit variance on average; ``"standardised"``: each
+            dimension centred and of unit variance; ``"as-is"``: as they come, but centred where they are turned.
+        components: how many principal components of both domains together to keep; 0: all, unturned.
     """
 
-    def __init__(self, inputs: int) -> None:
+    def __init__(self, inputs: int, kind: str = "centred", components: int = 0) -> None:
         super().__init__()
+        self.kind, self.components = kind, min(components, inputs)
+        self.outputs = self.components or inputs
         self.mean: Tensor
         self.scale: Tensor
         self.register_buffer("mean", torch.zeros(inputs))
-        self.register_buffer("scale", torch.tensor(1.0))
+        self.register_buffer("scale", torch.ones(inputs) if kind == "standardised" else torch.tensor(1.0))
+        if self.components:
+            self.register_buffer("directions", torch.eye(inputs)[:, : self.components].clone())
 
-    def learn(self, batches: Iterable[Tensor]) -> None:
-        """Take mean and scale from all features that there are."""
-        mean, variance = unit_moments(batches)
+    def learn(self, batches: Iterable[Tensor], some: Tensor) -> None:
+        """Take mean and scale from all features of both domains, and the principal components from some of them."""
+        mean, variance = moments(self._of_length(batch.double()) for batch in batches)
         self.mean.copy_(mean)
-        self.scale.fill_((len(mean) / variance.sum().clamp_min(1e-12)).sqrt())
+        if self.kind == "centred":
+            self.scale.fill_((len(mean) / variance.sum().clamp_min(1e-12)).sqrt())
+        elif self.kind == "standardised":  # a dimension that does not vary tells nothing
+            varies = variance > _LEAST_VARIANCE * mean.square()
+            self.scale.copy_(torch.where(varies, variance.clamp_min(1e-30).rsqrt(), 0))
+        if self.components:
+            directions = principal_directions(self._scaled(some.to(self.mean)).cpu(), self.components)
+            self.get_buffer("directions").copy_(directions)
+
+    def _of_length(self, features: Tensor) -> Tensor:
+        return F.normalize(features) if self.kind == "centred" else features
+
+    def _scaled(self, features: Tensor) -> Tensor:
+        return (self._of_length(features) - self.mean) * self.scale
 
     def forward(self, features: Tensor) -> Tensor:
-        """Scale and centre."""
-        return (F.normalize(features) - self.mean) * self.scale
+        """Scale, centre and turn."""
+        scaled = self._scaled(features)
+        return scaled @ self.get_buffer("directions") if self.components else scaled
+
+
+_LEAST_VARIANCE = 1e-12  # of a dimension, beside its mean squared: less is rounding
+
+
+def principal_directions(rows: Tensor, count: int) -> Tensor:
+    """Return the directions in which centred rows vary most, one a column; with few rows, the last ones are zero.
+
+    >>> rows = torch.tensor([[3.0, 0.1, 0.0], [-3.0, 0.1, 0.0], [0.0, -0.2, 0.0]])
+    >>> principal_directions(rows, 1).abs().round(decimals=3).flatten().tolist()
+    [1.0, 0.0, 0.0]
+    """
+    known = min(count, *rows.shape)
+    found = PCA(known, random_state=0).fit(rows.numpy()).components_
+    return F.pad(torch.from_numpy(found).float().T, (0, count - known))
 
 
 def make_classifier(inputs: int, width: int, classes: int, dropout: float, init: str) -> nn.Sequential:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from safda.nn.backbones import make_backbone
-from safda.nn.heads import Bottleneck, Centred, make_classifier
+from safda.nn.heads import Bottleneck, FeatureScaling, make_classifier
 from safda.recipe import NetworkKnobs
 
 
@@ -16,7 +16,7 @@ class Encoded(NamedTuple):
     """What the network makes of inputs.
 
     Attributes:
-        features: φ, what B and SAF see: F's output, centred where the recipe says so.
+        features: φ, what B and SAF see: F's output, scaled as the recipe says.
         projected: B's linear layer of φ, before its norm.
         embedding: B(φ).
         logits: C(B(φ)).
@@ -43,9 +43,16 @@ class Network(nn.Module):
         self._knobs, self.classes, self.embedding_dim = knobs, classes, knobs.bottleneck_width
         with torch.random.fork_rng(devices=[], enabled=knobs.frozen):
             # What a frozen one would draw is not used: the heads begin alike, whoever made the features.
-            self.backbone, self.feature_dim = make_backbone(knobs, sample, backbone)
-        self.centring = Centred(self.feature_dim) if knobs.features == "centred" else nn.Identity()
+            self.backbone, self.backbone_dim = make_backbone(knobs, sample, backbone)
+        self.centring, self.feature_dim = self._new_scaling()
         self.bottleneck, self.classifier = self.new_bottleneck(), self.new_classifier()
+
+    def _new_scaling(self) -> tuple[nn.Module, int]:
+        knobs = self._knobs
+        if knobs.features == "as-is" and not knobs.components:
+            return nn.Identity(), self.backbone_dim
+        scaling = FeatureScaling(self.backbone_dim, knobs.features, knobs.components)
+        return scaling, scaling.outputs
 
     def new_bottleneck(self) -> Bottleneck:
         """Make a fresh network of B's shape, from feature to embedding."""

@@ -11,6 +11,8 @@
       model.safetensors   the result, once the run has finished
       predictions.csv     what it says of the target
       summary.json        what is to be said of that, without labels
+      choice.json         which of several recipes was taken, and why; until then there is none
+      candidates/         what was tried: a run folder each, on features
       frozen/             the first stage of a run that fine-tunes: a run folder of its own
 
 Files appear whole or not at all: they are written beside their place, flushed, and renamed. Weights are
@@ -103,9 +105,26 @@ class RunFolder:
 
     @property
     def recipe(self) -> Recipe:
-        """The experiment."""
+        """The experiment: as it was given or, once a choice was made, what was taken."""
+        choice = self.choice
+        return self.given_recipe.candidate(choice["changes"]) if choice else self.given_recipe
+
+    @property
+    def given_recipe(self) -> Recipe:
+        """The experiment as it was given, before any choice."""
         file = self.path / "recipe.toml"
         return Recipe.from_toml(file.read_text(encoding="utf-8"), str(file))
+
+    @property
+    def choice(self) -> dict[str, Any] | None:
+        """Which recipe was taken, with the evidence; None until it was, or where there is no choice."""
+        there = [file for file in (self.path / "choice.json", self.path / "frozen" / "choice.json") if file.is_file()]
+        return read_json(there[0]) if there else None
+
+    def save_choice(self, choice: Mapping[str, Any]) -> None:
+        """Write which recipe was taken."""
+        with disk_errors(self.path):
+            write_json(self.path / "choice.json", dict(choice))
 
     @property
     def data(self) -> dict[str, Any]:
@@ -114,8 +133,9 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the final model is there."""
-        return (self.path / "model.safetensors").is_file()
+        """Whether the final model is there and, where there is a choice, what it is a model of."""
+        there = (self.path / "model.safetensors").is_file()
+        return there and (self.choice is not None or not self.given_recipe.choice.candidates)
 
     @property
     def has_checkpoint(self) -> bool:
