@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -19,11 +21,24 @@ _NAMED = 3  # keys that an error lists before it counts the rest
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read tensors; the format cannot hold code."""
+    """Read tensors, all of them finite; the format cannot hold code."""
     try:
-        return load_file(path)
+        weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise SafdaError(f"{path}: is not a readable weights file: {error}") from None
+    bad = not_finite(weights)
+    if bad:
+        raise SafdaError(f"{path}: its weights {_first_few(bad)} are not finite; take another copy, or train again")
+    return weights
+
+
+def not_finite(weights: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of tensors that hold a NaN or an infinity.
+
+    >>> not_finite({"a": torch.zeros(2), "b": torch.tensor([0.0, torch.nan])})
+    ['b']
+    """
+    return [name for name, value in weights.items() if not torch.isfinite(value).all()]
 
 
 def load_backbone(network: nn.Module, path: Path, head: tuple[str, ...]) -> None:
