@@ -9,9 +9,13 @@ from safetensors.torch import load_file, save_file
 
 import safda
 from safda.cli import main
-from safda.data import Domain
-from safda.errors import SafdaError
+from safda.data import Domain, load_domain
+from safda.data.cache import cached_features
+from safda.data.images import Transform
+from safda.errors import SafdaError, SafdaWarning
+from safda.extraction import for_network
 from tests.conftest import TINY
+from tests.test_pictures import folder
 
 
 def fit(files, out=None, **changes):
@@ -46,3 +50,53 @@ def test_an_answer_that_is_not_finite_names_the_cause(files):
         adapted.model.classifier[0].weight[0, 0] = torch.inf
     with pytest.raises(SafdaError, match=r"such samples\): the weights classifier.0.weight are not"):
         adapted.answer(Domain("d", rows))
+
+
+# --------------------------------------------------------------------------------------------------------- caches
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAFDA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def noise_at(file, start, count):
+    content = bytearray(file.read_bytes())
+    content[start : start + count] = np.random.default_rng(0).bytes(count)
+    file.write_bytes(content)
+
+
+DAMAGE = {  # of rows of three numbers, 12 bytes each: how many are then damaged
+    "noise": (lambda rows, index: noise_at(rows, 40, 30), 3),
+    "NaN": (lambda rows, index: rows.write_bytes(np.full(36, np.nan, np.float32).tobytes()), 12),
+    "swapped": (lambda rows, index: rows.write_bytes(rows.read_bytes()[12:] + rows.read_bytes()[:12]), 12),
+    "truncated": (lambda rows, index: rows.write_bytes(rows.read_bytes()[:70]), 7),
+    "emptied": (lambda rows, index: rows.write_bytes(b""), 12),
+    "deleted": (lambda rows, index: rows.unlink(), 12),
+    "a checksum": (lambda rows, index: noise_at(index, 16, 4), 1),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_rows_of_the_feature_cache_are_computed_again_and_told(tmp_path, own_cache, kind):
+    domain = for_network(load_domain(folder(tmp_path / "d")), Transform(32))
+    seen = []
+
+    def features():
+        def extract(pictures):
+            seen.extend(pictures)
+            return pictures.float().mean((2, 3))
+
+        seen.clear()
+        return cached_features(domain, extract, "test", 3).batch(torch.arange(12))
+
+    wanted = features()
+    damage, count = DAMAGE[kind]
+    damage(*(next(own_cache.rglob(f"*.{ending}")) for ending in ("rows", "index")))
+    with pytest.warns(SafdaWarning, match=f": {count} rows of the feature cache are damaged; they are computed again"):
+        again = features()
+    assert len(seen) == count
+    assert torch.equal(again, wanted)
+    assert torch.equal(features(), wanted)  # and nothing is left to be said
+    assert not seen
