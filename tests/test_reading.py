@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -100,3 +103,46 @@ def test_damaged_rows_of_the_feature_cache_are_computed_again_and_told(tmp_path,
     assert torch.equal(again, wanted)
     assert torch.equal(features(), wanted)  # and nothing is left to be said
     assert not seen
+
+
+INSPECTED = {
+    "noise": lambda file: noise_at(file, 200, 20),
+    "a digest": lambda file: file.write_text(file.read_text().replace('"digest": "', '"digest": "0', 1)),
+    "a list": lambda file: file.write_text("[]"),
+    "too deep": lambda file: file.write_text("[" * 100_000),
+    "truncated": lambda file: file.write_bytes(file.read_bytes()[:300]),
+    "emptied": lambda file: file.write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("kind", INSPECTED)
+def test_damaged_findings_are_told_and_pictures_opened_again(tmp_path, own_cache, kind):
+    root = folder(tmp_path / "d")
+    wanted = load_domain(root)
+    (file,) = (own_cache / "inspected").iterdir()
+    INSPECTED[kind](file)
+    with pytest.warns(SafdaWarning, match=f"what was found in {root} before is damaged; its files are opened again"):
+        assert load_domain(root).inputs == wanted.inputs
+    assert load_domain(root).fingerprint() == wanted.fingerprint()  # and nothing is left to be said
+
+
+def test_another_content_of_the_same_size_and_date_is_another_picture(tmp_path):
+    root = folder(tmp_path / "d", per_class=1)
+    time.sleep(0.05)
+    before, file = load_domain(root), root / "bee" / "0.jpg"
+    state, content = file.stat(), bytearray(file.read_bytes())
+    content[-10] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    time.sleep(0.05)
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
+    changed = [a != b for a, b in zip(before.inputs.digests, load_domain(root).inputs.digests, strict=True)]
+    assert changed == [False, True, False]
+
+
+def test_a_picture_that_changes_after_it_was_opened_is_not_taken_for_what_it_was(tmp_path):
+    root = folder(tmp_path / "d", per_class=1)
+    domain = for_network(load_domain(root), Transform(32))
+    (root / "bee" / "0.jpg").write_bytes((root / "ant" / "0.jpg").read_bytes())
+    with pytest.raises(SafdaError, match=r"bee/0\.jpg: has changed since it was first opened; start again"):
+        domain.batch(torch.arange(3))

@@ -9,6 +9,8 @@ normalises a whole batch in one go.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import itertools
 import math
 import os
@@ -146,7 +148,10 @@ class TransformedImages:
             return kept
         path = self.files.paths[row]
         try:
-            image = decode(path, self.transform)
+            content = path.read_bytes()
+            if content_digest(content) != self.files.digests[row]:  # its features would be kept as another picture's
+                raise SafdaError(f"{path}: has changed since it was first opened; start again")
+            image = decode(io.BytesIO(content), self.transform)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise SafdaError(f"{path}: could be read before and cannot now ({first_line(error)})") from None
         if store:
@@ -154,7 +159,7 @@ class TransformedImages:
         return image
 
 
-def decode(file: Path, transform: Transform) -> Tensor:
+def decode(file: Path | IO[bytes], transform: Transform) -> Tensor:
     """Read one picture: upright, RGB, 8 bits, resized as asked; 3×h×w, channels last in memory.
 
     A JPEG is decoded at a half, a quarter or an eighth of its size where that is still large enough.
@@ -217,6 +222,11 @@ def _to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
     elif values.dtype.itemsize == 2 or values.max() > 255:
         values = values / 257
     return np.clip(np.round(values), 0, 255).astype(np.uint8)
+
+
+def content_digest(content: bytes) -> str:
+    """Return what a file's content is known by."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def first_line(error: BaseException) -> str:
