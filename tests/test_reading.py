@@ -15,6 +15,7 @@ from safda.cli import main
 from safda.data import Domain, load_domain
 from safda.data.cache import cached_features
 from safda.data.images import Transform
+from safda.data.preflight import preflight
 from safda.errors import SafdaError, SafdaWarning
 from safda.extraction import for_network
 from tests.conftest import TINY
@@ -146,3 +147,90 @@ def test_a_picture_that_changes_after_it_was_opened_is_not_taken_for_what_it_was
     (root / "bee" / "0.jpg").write_bytes((root / "ant" / "0.jpg").read_bytes())
     with pytest.raises(SafdaError, match=r"bee/0\.jpg: has changed since it was first opened; start again"):
         domain.batch(torch.arange(3))
+
+
+# ------------------------------------------------------------------------------------------- links, labels and ids
+
+
+def test_links_are_followed_within_a_class_folder_and_not_out_of_it(tmp_path):
+    root = folder(tmp_path / "d", per_class=2)
+    (root / "ant" / "deep").mkdir()
+    (root / "ant" / "deep" / "er.jpg").write_bytes((root / "ant" / "0.jpg").read_bytes())
+    links = {"ant/up": "..", "ant/other": "../bee", "ant/deep/away": tmp_path / "e", "ant/inner": "deep", "top": "."}
+    folder(tmp_path / "e", per_class=1)
+    for link, to in links.items():
+        (root / link).symlink_to(to)
+    (root / "elsewhere").symlink_to(tmp_path / "e" / "cat")  # a class may lie anywhere
+    (root / "bee" / "file.jpg").symlink_to(tmp_path / "e" / "bee" / "0.jpg")  # and so may a picture
+    domain = load_domain(root)
+    assert {each.split("/")[0]: domain.classes[k] for each, k in zip(domain.ids, domain.labels, strict=True)} == {
+        name: name for name in ("ant", "bee", "cat", "elsewhere")
+    }
+    assert {each for each in domain.ids if "0" not in each and "1" not in each} == {
+        "ant/deep/er.jpg",
+        "ant/inner/er.jpg",
+        "bee/file.jpg",
+    }
+    out = "a link that leads out of its class folder"
+    back = "a link that leads back to a folder above it"
+    assert dict(domain.skipped) == {
+        "ant/up/": out,
+        "ant/other/": out,
+        "ant/deep/away/": out,
+        "ant/inner/away/": out,
+        "top/": back,
+    }
+
+
+def test_equal_pictures_under_several_labels_are_named_as_such(tmp_path):
+    root = folder(tmp_path / "d")
+    (root / "cat" / "twin.jpg").write_bytes((root / "ant" / "1.jpg").read_bytes())
+    (root / "bee" / "copy.jpg").write_bytes((root / "bee" / "2.jpg").read_bytes())
+    found = preflight(load_domain(root), load_domain(folder(tmp_path / "e", seed=7000)), batch=8)
+    assert found.source.conflicts == [[("ant/1.jpg", "ant"), ("cat/twin.jpg", "cat")]]
+    assert found.warnings == [
+        f"{root}: 1 pictures are there under several labels: ant/1.jpg (ant) = cat/twin.jpg (cat); keep one",
+        f"{root}: 1 copies of other pictures: bee/2.jpg = bee/copy.jpg",
+    ]
+    rows = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    rows[4] = rows[9]
+    found = preflight(load_domain((rows, np.arange(20) % 2)), load_domain(rows + 1), batch=8)
+    assert found.source.conflicts == [[("4", "0"), ("9", "1")]]
+
+
+def test_no_two_files_share_an_id(tmp_path):
+    names = [
+        b"a\nb",
+        rb"a\nb",
+        rb"a\\nb",
+        b"\xff",
+        rb"\xff",
+        "\x85".encode(),
+        b"\x85",
+        rb"\x85",
+        rb"\u0085",
+        b"\x1b",
+        rb"\x1b",
+    ]
+    data = (folder(tmp_path / "d", per_class=1) / "ant" / "0.jpg").read_bytes()
+    for k, name in enumerate(names):
+        (tmp_path / "flat").mkdir(exist_ok=True)
+        (tmp_path / "flat" / os.fsdecode(name)).write_bytes(data + bytes([k]))
+    domain = load_domain(tmp_path / "flat")
+    assert len(set(domain.ids)) == len(set(domain.inputs.digests)) == len(names)
+    assert all(each.isprintable() for each in domain.ids)
+
+
+def test_what_is_listed_twice_has_two_ids(tmp_path):
+    root = folder(tmp_path / "d", per_class=1)
+    (tmp_path / "list.txt").write_text("d/ant/0.jpg\nd/bee/0.jpg\nd/ant/0.jpg\n")
+    assert load_domain(tmp_path / "list.txt").ids == ("d/ant/0.jpg", "d/bee/0.jpg", "d/ant/0.jpg (2)")
+    np.savez(tmp_path / "x.npz", features=np.eye(4), paths=np.array(["a", "a", "a (2)", "a"]))
+    assert load_domain(tmp_path / "x.npz").ids == ("a", "a (3)", "a (2)", "a (4)")
+    assert len(set(load_domain([root / "ant" / "0.jpg"] * 3).ids)) == 3
+
+
+def test_a_class_folder_whose_name_is_not_utf8_can_be_trained_with(tmp_path):
+    root = folder(tmp_path / "d", per_class=1)
+    (root / "ant").rename(root / os.fsdecode(b"ant\xff"))
+    assert load_domain(root).classes == ("ant\\xff", "bee", "cat")

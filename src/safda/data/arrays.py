@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from safda.data.domain import Domain
+from safda.data.domain import Domain, unique_ids
 from safda.data.loader import evaluation_batches
 from safda.data.memmap import MemmapRows, Segment
 from safda.errors import SafdaError
@@ -107,7 +107,7 @@ def from_arrays(name: str, features: Any, labels: Any = None, classes: Any = Non
     numbers, names = (None, ()) if labels is None else _labels(name, len(matrix), np.asarray(labels), classes)
     names_of_rows = None
     if ids is not None and np.shape(ids) == (len(matrix),):
-        names_of_rows = tuple(str(i) for i in ids)
+        names_of_rows = unique_ids([str(i) for i in ids])
     return Domain(name, torch.from_numpy(matrix), numbers, names, names_of_rows)
 
 

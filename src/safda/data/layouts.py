@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from safda.data.arrays import ARRAYS
+from safda.data.domain import unique_ids
 from safda.errors import SafdaError, nearest
 from safda.registry import Registry
 
@@ -113,7 +114,7 @@ def listed_images(name: str, files: Sequence[Path]) -> Listing:
         if not file.is_file() or file.suffix in ARRAYS:
             what = "is a folder" if file.is_dir() else "is an array" if file.exists() else "no such file"
             raise SafdaError(f"{file}: {what}; only pictures can be named one beside the other")
-    return Listing(name, tuple(files), tuple(printable(str(file)) for file in files))
+    return Listing(name, tuple(files), unique_ids([printable(str(file)) for file in files]))
 
 
 # --------------------------------------------------------------------------------------------------- folders
@@ -145,10 +146,13 @@ def _folder_per_class(name: str, direct: list[Path], folders: list[Path]) -> Lis
     labels: list[str] = []
     skipped = [(printable(file.name), "lies beside the class folders, in none of them") for file in direct]
     for folder in folders:
+        if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
+            skipped.append((printable(f"{folder.name}/"), "a link that leads back to a folder above it"))
+            continue
         before = len(files)
-        for file in _walk(folder, folder.parent, skipped):
+        for file in _walk(folder, folder, skipped):
             files.append(file)
-            labels.append(_normalize(folder.name))
+            labels.append(_class_name(folder.name))
         if len(files) == before:
             skipped.append((printable(f"{folder.name}/"), "an empty folder"))
     base = folders[0].parent
@@ -167,19 +171,25 @@ def _hidden(name: str) -> bool:
 
 
 def _walk(
-    folder: Path, base: Path, skipped: list[tuple[str, str]], above: frozenset[tuple[int, int]] = frozenset()
+    folder: Path, top: Path, skipped: list[tuple[str, str]], above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[Path]:
-    """Go through all files below a folder, in order, without going round in a circle of links."""
+    """Go through all files below a folder, in order.
+
+    A link to a folder is followed unless it leads in a circle, or out of the class folder (``top``): what is there
+    would get a label that is not its own.
+    """
     state = folder.stat()
     here = (state.st_dev, state.st_ino)
-    if here in above:
-        name = printable(folder.relative_to(base).as_posix())
-        skipped.append((f"{name}/", "a link that leads back to a folder above it"))
+    leaves = folder.is_symlink() and folder != top and not folder.resolve().is_relative_to(top.resolve())
+    if here in above or leaves:
+        name = printable(folder.relative_to(top.parent).as_posix())
+        where = "out of its class folder" if leaves else "back to a folder above it"
+        skipped.append((f"{name}/", f"a link that leads {where}"))
         return
     files, folders = _children(folder)
     yield from files
     for child in folders:
-        yield from _walk(child, base, skipped, above | {here})
+        yield from _walk(child, top, skipped, above | {here})
 
 
 def _refuse_several_domains(path: Path, folders: list[Path]) -> None:
@@ -195,13 +205,30 @@ def _refuse_several_domains(path: Path, folders: list[Path]) -> None:
 
 
 def printable(name: str) -> str:
-    """Write a file's name so that any terminal and any file can hold it: odd characters as escapes.
+    """Write a file's name so that any terminal and any file can hold it: odd characters, and ``\\``, as escapes.
 
-    >>> printable("a\\nb")
-    'a\\\\nb'
+    Different names stay different.
+
+    >>> print(printable("a\\nb"), printable("a\\\\nb"))
+    a\\nb a\\\\nb
     """
-    text = os.fsencode(name).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = os.fsencode(name).replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    """Return an escape; ``\\x80`` and above are taken, by bytes that are not UTF-8."""
+    code = ord(character)
+    return character.encode("unicode_escape").decode() if not 0x80 <= code <= 0xFF else f"\\u{code:04x}"
+
+
+def _class_name(folder: str) -> str:
+    """Return the class that a folder's name stands for; a name that is not UTF-8 could be written nowhere."""
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        folder = printable(folder)
+    return _normalize(folder)
 
 
 def _normalize(name: str) -> str:
@@ -315,7 +342,7 @@ def make_listing(path: Path, paths: Sequence[str], labels: Sequence[str | None])
         labels: the class of each; None for all of them makes the domain an unlabelled one.
     """
     root = _find_root(path, paths[0]) if paths else path.parent
-    files, ids = tuple(root / each for each in paths), tuple(map(printable, paths))
+    files, ids = tuple(root / each for each in paths), unique_ids(list(map(printable, paths)))
     if not paths or labels[0] is None:
         return Listing(str(path), files, ids)
     names = _class_names(files, [str(label) for label in labels])
@@ -333,7 +360,7 @@ def _find_root(path: Path, first: str) -> Path:
 
 def _class_names(files: Sequence[Path], labels: list[str]) -> list[str]:
     """Name numbered classes by the folders of their pictures, where each number has a folder of its own."""
-    folders = [_normalize(file.parent.name) for file in files]
+    folders = [_class_name(file.parent.name) for file in files]
     pairs = set(zip(labels, folders, strict=True))
     if all(label.isdecimal() for label in labels) and len(pairs) == len(set(labels)) == len(set(folders)):
         return folders

@@ -77,6 +77,7 @@ class DomainReport:
         skipped: why → which, of what cannot be used.
         traits: what is odd and put right in reading → how many.
         duplicates: groups of samples of the same content; rows of zeros only are not among them.
+        conflicts: those of them that are not of one class, each sample with its class.
         features: what its numbers look like; None for pictures.
     """
 
@@ -86,6 +87,7 @@ class DomainReport:
     skipped: dict[str, list[str]]
     traits: dict[str, int]
     duplicates: list[list[str]]
+    conflicts: list[list[tuple[str, str]]]
     features: FeatureReport | None = None
 
 
@@ -154,9 +156,11 @@ def _report(domain: AnyDomain, rows: RowStatistics | None) -> DomainReport:
     traits: Counter[str] = Counter()
     if isinstance(domain, ImageDomain):
         traits.update(trait for of_one in domain.inputs.traits for trait in of_one)
-    duplicates = [_ids(domain, group) for group in _duplicate_groups(*_contents(domain, rows))]
+    groups = _duplicate_groups(*_contents(domain, rows))
+    duplicates = [_ids(domain, group) for group in groups]
+    conflicts = _conflicts(domain, groups)
     features = _features(domain, rows) if rows and isinstance(domain, Domain) else None
-    return DomainReport(domain.name, len(domain), counts, dict(skipped), dict(traits), duplicates, features)
+    return DomainReport(domain.name, len(domain), counts, dict(skipped), dict(traits), duplicates, conflicts, features)
 
 
 def _features(domain: Domain, rows: RowStatistics) -> FeatureReport:
@@ -201,6 +205,18 @@ def _duplicate_groups(rows: NDArray[np.int64], contents: NDArray[np.bytes_]) -> 
     for at in np.flatnonzero(counts[groups_of] > 1).tolist():
         groups[int(groups_of[at])].append(int(rows[at]))
     return list(groups.values())
+
+
+def _conflicts(domain: AnyDomain, groups: list[list[int]]) -> list[list[tuple[str, str]]]:
+    """Return those groups of equal content whose labels differ, as (sample, class)."""
+    if domain.labels is None:
+        return []
+    classes = [[domain.classes[k] for k in domain.labels[group].tolist()] for group in groups]
+    return [
+        list(zip(_ids(domain, group), names, strict=True))
+        for group, names in zip(groups, classes, strict=True)
+        if len(set(names)) > 1
+    ]
 
 
 def _leaked(
@@ -261,10 +277,14 @@ def _column_warnings(name: str, own: FeatureReport, other: FeatureReport) -> lis
 
 def _domain_warnings(report: DomainReport) -> list[str]:
     lines = [f"skipped {len(ids)}, {why}: {_first_few(ids)}" for why, ids in report.skipped.items()]
-    if report.duplicates:
-        copies = sum(len(ids) - 1 for ids in report.duplicates)
-        groups = _first_few([" = ".join(ids) for ids in report.duplicates])
-        lines.append(f"{copies} copies of other {_things(report)}: {groups}")
+    if report.conflicts:
+        groups = _first_few([" = ".join(f"{each} ({name})" for each, name in group) for group in report.conflicts])
+        lines.append(f"{len(report.conflicts)} {_things(report)} are there under several labels: {groups}; keep one")
+    in_conflict = [[each for each, _ in group] for group in report.conflicts]
+    alike = [ids for ids in report.duplicates if ids not in in_conflict]
+    if alike:
+        copies = sum(len(ids) - 1 for ids in alike)
+        lines.append(f"{copies} copies of other {_things(report)}: {_first_few([' = '.join(ids) for ids in alike])}")
     if report.features and report.features.zero_rows:
         empty = report.features.zero_rows
         lines.append(f"{len(empty)} rows are zeros only: {_first_few(empty)}")
