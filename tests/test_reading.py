@@ -234,3 +234,34 @@ def test_a_class_folder_whose_name_is_not_utf8_can_be_trained_with(tmp_path):
     root = folder(tmp_path / "d", per_class=1)
     (root / "ant").rename(root / os.fsdecode(b"ant\xff"))
     assert load_domain(root).classes == ("ant\\xff", "bee", "cat")
+
+
+# ------------------------------------------------------------------------------------ what is read is not written
+
+
+def test_what_a_command_reads_is_not_written_over(files, tmp_path, capsys):
+    run = tmp_path / "run"
+    fit(files, run)
+    root = folder(tmp_path / "d", per_class=1)
+    manifest = tmp_path / "m.csv"
+    manifest.write_text("path,label\nd/ant/0.jpg,ant\n")
+    (tmp_path / "link.csv").symlink_to(manifest)
+    features = tmp_path / "f.npz"
+    features.write_bytes(files[0].read_bytes())
+    (tmp_path / "best.toml").write_text("steps = 3\n")
+    kept = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    for words in (
+        ["predict", run, manifest, "-o", manifest],
+        ["predict", run, manifest, "-o", tmp_path / "d" / ".." / "link.csv"],
+        ["predict", run, files[1], "-o", run / "metrics.jsonl"],
+        ["predict", run, files[1], "-o", run / "predictions.csv"],
+        ["features", features, "-o", features],
+        ["tune", *files, "-o", tmp_path, "--recipe", tmp_path / "best.toml"],
+    ):
+        assert main(list(map(str, words))) == 1
+        assert "belongs to what this command reads, and would be written over" in capsys.readouterr().err
+    assert main(["fit", str(root), str(root), "-o", str(root / "run"), "--recipe", "digits"]) == 1
+    assert f"lies within {root}, and would be taken for a part of it" in capsys.readouterr().err
+    assert kept == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert main(["predict", str(run), str(files[1]), "-o", str(tmp_path / "p.csv")]) == 0
+    assert main(["predict", str(run), str(files[1]), "-o", str(tmp_path / "p.csv")]) == 0  # its own, again

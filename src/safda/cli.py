@@ -138,11 +138,12 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _features(options: argparse.Namespace) -> int:
     from safda.extraction import precompute
-    from safda.io import require_writable
+    from safda.io import refuse_overwriting, require_writable
     from safda.recipe import preset
 
     if options.out:
         require_writable(options.out, [".npz"])
+        refuse_overwriting(options.out, [options.data])
     recipe = _turned(preset("default"), options)
     with _progress_bar("pictures") as progress:
         result: dict[str, Any] = precompute(options.data, recipe, progress, options.out)
@@ -189,10 +190,12 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _predict(options: argparse.Namespace) -> int:
     from safda.classifier import Adapted
-    from safda.io import require_table
+    from safda.io import refuse_overwriting, require_table
 
     if options.out:
         require_table(options.out)
+        own = (options.model / name for name in ("metrics.jsonl", "predictions.csv"))
+        refuse_overwriting(options.out, [*options.data, *own])
     data = options.data if len(options.data) > 1 else options.data[0]
     predictions = Adapted.load(options.model).predict(data)
     if not options.out:
@@ -271,8 +274,11 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace) -> int:
     from safda.api import check_knobs
+    from safda.io import refuse_overwriting
     from safda.tuning import tune
 
+    best = options.out / "best.toml"
+    refuse_overwriting(best, [options.recipe or ""])
     recipe = _chosen_recipe(options)
     source, target = _both_domains(options, recipe)
     check_knobs(source, _overrides(options))
@@ -287,7 +293,6 @@ def _tune(options: argparse.Namespace) -> int:
         log=lambda line: print(line, file=sys.stderr),
         cpu=options.cpu,
     )
-    best = options.out / "best.toml"
     next_ = f"safda fit {options.source} {options.target} --recipe {best} -o RUN"
     _print_result({"recipe": str(best)}, f"the best recipe, by {options.score}, is in {best}; next: {next_}")
     return 0

@@ -105,6 +105,19 @@ def require_writable(path: Path, endings: Iterable[str]) -> None:
         raise SafdaError(f"{path}: nothing can be written in the folder {path.parent}; choose another")
 
 
+def refuse_overwriting(path: Path, inputs: Iterable[str | Path]) -> None:
+    """Make sure that a file to be written is none of those that are read, by whatever name."""
+    if path.exists() and any(os.path.exists(each) and path.samefile(each) for each in inputs):
+        raise SafdaError(f"{path}: belongs to what this command reads, and would be written over; choose another name")
+
+
+def refuse_within(folder: Path, inputs: Iterable[str | Path]) -> None:
+    """Make sure that a folder to be written lies in none of those that are read: it would be taken for a part of it."""
+    for each in inputs:
+        if os.path.isdir(each) and folder.resolve().is_relative_to(Path(each).resolve()):
+            raise SafdaError(f"{folder}: lies within {each}, and would be taken for a part of it; choose another -o")
+
+
 def require_table(path: Path) -> None:
     """Make sure that a table can be written there, in the format that its ending names."""
     require_writable(path, WRITERS)
