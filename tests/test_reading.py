@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import safda
 from safda.cli import main
 from safda.data import Domain, load_domain
 from safda.data.cache import cached_features
-from safda.data.images import Transform
+from safda.data.images import PixelBudget, Transform
 from safda.data.preflight import preflight
 from safda.errors import SafdaError, SafdaWarning
 from safda.extraction import for_network
@@ -265,3 +267,40 @@ def test_what_a_command_reads_is_not_written_over(files, tmp_path, capsys):
     assert kept == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     assert main(["predict", str(run), str(files[1]), "-o", str(tmp_path / "p.csv")]) == 0
     assert main(["predict", str(run), str(files[1]), "-o", str(tmp_path / "p.csv")]) == 0  # its own, again
+
+
+# --------------------------------------------------------------------------------------------------- huge pictures
+
+
+def test_readers_share_a_budget_of_pixels_and_a_huge_picture_is_decoded_alone():
+    budget, held, most = PixelBudget(100), [], []
+
+    def decode(pixels):
+        with budget.take(pixels):
+            held.append(pixels)
+            most.append(list(held))
+            time.sleep(0.002)
+            held.remove(pixels)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(decode, [30, 60, 1000, 5, 50, 99, 1, 30, 1000, 40] * 4))
+    assert len(most) == 40
+    assert all(sum(each) <= 100 or each == [1000] for each in most)
+    assert max(map(len, most)) > 1
+
+
+def test_huge_pictures_are_told_and_read_within_the_budget(tmp_path, monkeypatch):
+    root = folder(tmp_path / "d", per_class=1)
+    gradient = np.linspace(0, 255, 640 * 480 * 3).reshape(480, 640, 3).astype(np.uint8)
+    Image.fromarray(gradient).save(root / "bee" / "huge.png")
+    clear = Image.fromarray(np.dstack([gradient, np.full((480, 640), 100, np.uint8)]), "RGBA")
+    clear.save(root / "bee" / "clear.png")
+    plain = for_network(load_domain(root), Transform(32)).batch(torch.arange(5)).int()
+    for module in ("images", "preflight"):
+        monkeypatch.setattr(f"safda.data.{module}.HUGE", 10_000)
+    monkeypatch.setattr("safda.data.images._STRIP", 5000)  # strips of seven lines
+    decoded = for_network(load_domain(root), Transform(32)).batch(torch.arange(5)).int()
+    assert (decoded - plain).abs().max() <= 2
+    found = preflight(load_domain(root), load_domain(root), batch=8)
+    assert found.source.huge == ["bee/clear.png", "bee/huge.png"]
+    assert f"{root}: 2 pictures have more than 0 million pixels, which takes time and memory: bee" in found.warnings[0]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Uniform numbers that each sample of a training batch may use: ten tries at a crop, and a flip.
 UNIFORMS_PER_SAMPLE = 41
+#: Pixels of a huge picture: it takes as much memory as all others that are decoded at a time.
+HUGE = 2**26
 
 
 class StoredSamples(Protocol):

@@ -20,7 +20,7 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
-from safda.data.images import FORMATS, content_digest, first_line, orientation, to_rgb, upright_size
+from safda.data.images import FORMATS, content_digest, decoding, first_line, orientation, to_rgb, upright_size
 from safda.data.loader import ProgressCallback
 from safda.data.settings import cached_folders, num_workers, writable_cache
 from safda.errors import SafdaWarning
@@ -70,9 +70,11 @@ def inspect(file: Path) -> Inspected:
     except (OSError, ValueError, SyntaxError) as error:
         return Inspected(f"broken: {first_line(error)}", digest)
     try:
-        size, traits = upright_size(image), _traits(image)
+        size = image.size
         image.draft("RGB", (_PREVIEW, _PREVIEW))
-        to_rgb(image).load()
+        with decoding(image):
+            size, traits = upright_size(size, image), _traits(image)
+            to_rgb(image).load()
     except Exception as error:  # decoders raise whatever the damage makes them stumble over
         return Inspected(f"broken: {first_line(error)}", digest)
     return Inspected("", digest, size, traits)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from safda.data.domain import AnyDomain, Domain, ImageDomain
+from safda.data.domain import HUGE, AnyDomain, Domain, ImageDomain
 from safda.data.statistics import RowStatistics, row_statistics
 from safda.errors import nearest
 
@@ -78,6 +78,7 @@ class DomainReport:
         traits: what is odd and put right in reading → how many.
         duplicates: groups of samples of the same content; rows of zeros only are not among them.
         conflicts: those of them that are not of one class, each sample with its class.
+        huge: pictures of so many pixels that each is decoded by itself.
         features: what its numbers look like; None for pictures.
     """
 
@@ -88,6 +89,7 @@ class DomainReport:
     traits: dict[str, int]
     duplicates: list[list[str]]
     conflicts: list[list[tuple[str, str]]]
+    huge: list[str]
     features: FeatureReport | None = None
 
 
@@ -154,13 +156,23 @@ def _report(domain: AnyDomain, rows: RowStatistics | None) -> DomainReport:
         numbers = torch.bincount(domain.labels, minlength=len(domain.classes)).tolist()
         counts = dict(zip(domain.classes, numbers, strict=True))
     traits: Counter[str] = Counter()
+    huge: list[int] = []
     if isinstance(domain, ImageDomain):
         traits.update(trait for of_one in domain.inputs.traits for trait in of_one)
+        huge = [row for row, size in enumerate(domain.inputs.sizes) if math.prod(size) > HUGE]
     groups = _duplicate_groups(*_contents(domain, rows))
-    duplicates = [_ids(domain, group) for group in groups]
-    conflicts = _conflicts(domain, groups)
     features = _features(domain, rows) if rows and isinstance(domain, Domain) else None
-    return DomainReport(domain.name, len(domain), counts, dict(skipped), dict(traits), duplicates, conflicts, features)
+    return DomainReport(
+        domain.name,
+        len(domain),
+        counts,
+        dict(skipped),
+        dict(traits),
+        [_ids(domain, group) for group in groups],
+        _conflicts(domain, groups),
+        _ids(domain, huge),
+        features,
+    )
 
 
 def _features(domain: Domain, rows: RowStatistics) -> FeatureReport:
@@ -285,6 +297,9 @@ def _domain_warnings(report: DomainReport) -> list[str]:
     if alike:
         copies = sum(len(ids) - 1 for ids in alike)
         lines.append(f"{copies} copies of other {_things(report)}: {_first_few([' = '.join(ids) for ids in alike])}")
+    if report.huge:
+        cost = f"more than {HUGE / 1e6:.0f} million pixels, which takes time and memory"
+        lines.append(f"{len(report.huge)} pictures have {cost}: {_first_few(report.huge)}; smaller copies would do")
     if report.features and report.features.zero_rows:
         empty = report.features.zero_rows
         lines.append(f"{len(empty)} rows are zeros only: {_first_few(empty)}")
