@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import safda
 from safda.cli import main
-from safda.data import Domain, load_domain
+from safda.data import Domain, load_domain, settings
 from safda.data.cache import cached_features
 from safda.data.images import PixelBudget, Transform
 from safda.data.preflight import preflight
@@ -22,6 +26,7 @@ from safda.errors import SafdaError, SafdaWarning
 from safda.extraction import for_network
 from tests.conftest import TINY
 from tests.test_pictures import folder
+from tests.test_training import Killed, killed_at
 
 
 def fit(files, out=None, **changes):
@@ -304,3 +309,80 @@ def test_huge_pictures_are_told_and_read_within_the_budget(tmp_path, monkeypatch
     found = preflight(load_domain(root), load_domain(root), batch=8)
     assert found.source.huge == ["bee/clear.png", "bee/huge.png"]
     assert f"{root}: 2 pictures have more than 0 million pixels, which takes time and memory: bee" in found.warnings[0]
+
+
+# ------------------------------------------------------------------------------------------------ what is not there
+
+
+@pytest.mark.parametrize("how", ["a file in the way", "no home"])
+def test_without_a_cache_work_goes_on_and_it_is_said(tmp_path, monkeypatch, how):
+    settings._temporary_dir.cache_clear()
+    if how == "no home":
+        for name in ("SAFDA_CACHE", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("Could not determine home")))
+        words = "there is no home folder for caches; what is computed now is not kept"
+    else:
+        (tmp_path / "file").write_text("in the way")
+        monkeypatch.setenv("SAFDA_CACHE", str(tmp_path / "file" / "cache"))
+        words = r"cannot be written \(Not a directory\); what is computed now is not kept"
+    root, seen = folder(tmp_path / "d", per_class=1), []
+
+    def extract(pictures):
+        seen.extend(pictures)
+        return pictures.float().mean((2, 3))
+
+    def features():
+        domain = for_network(load_domain(root), Transform(32), cache_decoded=True)
+        return cached_features(domain, extract, "test", 3).batch(torch.arange(3))
+
+    with pytest.warns(SafdaWarning, match=words):
+        once = features()
+    with pytest.warns(SafdaWarning, match=words):
+        assert torch.equal(features(), once)
+    assert len(seen) == 3  # kept as long as the process lives
+    settings._temporary_dir.cache_clear()
+
+
+def test_an_encoding_without_greek_gets_escapes_that_json_reads(monkeypatch):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO(), "ascii"))
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    print(json.dumps("λ é 🐜 \udcff", ensure_ascii=False))
+    sys.stdout.flush()
+    said = sys.stdout.buffer.getvalue().decode("ascii")
+    assert r"\u03bb" in said
+    assert json.loads(said.splitlines()[-1]) == "λ é 🐜 \udcff"
+
+
+def test_a_saved_model_is_resumed_to_its_end(files, tmp_path, capsys):
+    fit(files).save(tmp_path / "run")
+    assert main(["resume", str(tmp_path / "run"), "--cpu"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["run"] == str(tmp_path / "run")
+    assert told["summary"]["words"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda file: file.unlink(), r"cannot be read \(No such file or directory\); begun anew"),
+        (
+            lambda file: file.write_bytes(b"\xff\xfe\n[1]\n" + b"[" * 99_999 + b"\n" + file.read_bytes()),
+            "3 damaged lines",
+        ),
+    ],
+    ids=["lost", "garbled"],
+)
+def test_metrics_that_are_lost_or_garbled_do_not_stop_a_run(files, tmp_path, damage, words):
+    fit(files, tmp_path / "whole", steps=6)
+    with pytest.raises(Killed):
+        fit(files, tmp_path / "cut", steps=6, checkpoint_every=2, callback=killed_at(5))
+    damage(tmp_path / "cut" / "metrics.jsonl")
+    with pytest.warns(SafdaWarning, match=words):
+        safda.resume(tmp_path / "cut", cpu=True)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
+    assert models[0] == models[1]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == ([5, 6] if "anew" in words else [1, 2, 3, 4, 5, 6])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import json
 import os
 import sys
@@ -46,6 +48,7 @@ _SHORT = {"network.backbone": ["--backbone"], "network.weights": ["--weights"]}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 done, 1 an error in one line, 2 usage, 128+n stopped by signal n."""
+    _escape_what_cannot_be_shown()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser(next((word for word in arguments if word in _COMMANDS), None))
     options, unknown = parser.parse_known_args(arguments)
@@ -315,7 +318,7 @@ def _report_result(run: Path) -> int:
     if sys.stdout.isatty():
         _console().print(summary_table(summary))
     _print_result(
-        {"run": str(run), **folder.metrics()[-1], "summary": summary},
+        {"run": str(run), **(folder.metrics() or [{}])[-1], "summary": summary},  # a saved model has none
         f"{summary['words']}\nadapted in {folder.recipe.all_steps} steps; predictions: {run / 'predictions.csv'}; "
         f"for other data: safda predict {run} DATA -o FILE",
     )
@@ -365,6 +368,19 @@ def _notes() -> Iterator[None]:
 
         warnings.showwarning = show
         yield
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """Let a terminal or file of another encoding than UTF-8 have ``\\u03bb`` for λ: an escape that JSON knows too."""
+
+    def escaped(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+    codecs.register_error("safda-escape", escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="safda-escape")
 
 
 def _is_first_process() -> bool:

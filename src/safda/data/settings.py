@@ -50,7 +50,7 @@ def writable_cache(name: str) -> Path:
 
 def _say_temporary(why: str) -> None:
     what = "what is computed now is not kept for the next time; SAFDA_CACHE names another folder"
-    warnings.warn(f"{why}; {what}", SafdaWarning, stacklevel=3)
+    warnings.warn(f"{why}; {what}", SafdaWarning, stacklevel=1)  # from one place: said once
 
 
 @cache
