@@ -7,10 +7,12 @@ import json
 import os
 import sys
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from PIL import Image
@@ -309,6 +311,133 @@ def test_huge_pictures_are_told_and_read_within_the_budget(tmp_path, monkeypatch
     found = preflight(load_domain(root), load_domain(root), batch=8)
     assert found.source.huge == ["bee/clear.png", "bee/huge.png"]
     assert f"{root}: 2 pictures have more than 0 million pixels, which takes time and memory: bee" in found.warnings[0]
+
+
+# ------------------------------------------------------------------------------------- what is not what it seems to be
+
+
+def npz(header=None, flags=0, method=0, **arrays):
+    """An archive; with one array's header replaced, or with other flags or method in the zip's own headers."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, values in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, values)
+            data = member.getvalue()
+            archive.writestr(f"{name}.npy", header + data[128:] if header else data)
+    content = bytearray(buffer.getvalue())
+    for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        start = content.find(mark)
+        while start >= 0:
+            content[start + at] |= flags
+            content[start + at + 2] |= method
+            start = content.find(mark, start + 1)
+    return bytes(content)
+
+
+def npy_header(text):
+    return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.encode().ljust(117) + b"\n"
+
+
+HUGE_SHAPE = npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000, 3)}")
+NEGATIVE = npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (-4, 3)}")
+ROWS = np.arange(12.0, dtype=np.float32).reshape(4, 3)
+NOT_UTF8 = np.array([b"\xff", b"a", b"a", b"a"])
+
+#: Name of a file → what is in it, and what is said of it.
+ODD = {
+    "bytes.npz": (npz(features=ROWS, labels=NOT_UTF8), "'labels' holds bytes that are not UTF-8"),
+    "names.npz": (npz(features=ROWS, labels=np.zeros(4, int), classes=NOT_UTF8), "'classes' holds bytes that are not"),
+    "paths.npz": (npz(features=ROWS, paths=np.array(["a"])), r"'paths' must be of shape \(4,\)"),
+    "lie.npz": (npz(HUGE_SHAPE, features=ROWS), "is not a readable .npz file"),
+    "negative.npz": (npz(NEGATIVE, features=ROWS), "is not a readable .npz file"),
+    "deep.npz": (npz(npy_header("(" * 117), features=ROWS), "is not a readable .npz file"),
+    "encrypted.npz": (npz(flags=1, features=ROWS), "is not a readable .npz file: .*encrypted"),
+    "method.npz": (npz(method=99, features=ROWS), "is not a readable .npz file: .*not supported"),
+    "deflated.npz": (npz(method=8, features=ROWS), "is not a readable .npz file"),
+    "lie.npy": (HUGE_SHAPE + bytes(48), "is not a readable .npy file"),
+    "negative.npy": (NEGATIVE + bytes(48), "is not a readable .npy file"),
+    "empty.npy": (b"", "is not a readable .npy file"),
+    "huge.csv": (b"path,label\n" + b"x" * 200_000 + b",a\n", "is not a readable .csv file: field larger than"),
+    "nothing.csv": (b"\n\n", "is empty"),
+    "nowhere.csv": (b"path,label\n,a\n", "row 1 has no path"),
+    "first-long.txt": (b"x" * 300 + b".jpg\n", "cannot be read: File name too long"),
+    "cut.parquet": (b"PAR1\x00\x00PAR1", "is not a readable .parquet file"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_file_is_told_in_one_line(tmp_path, name):
+    content, words = ODD[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SafdaError, match=words) as caught:
+        load_domain(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", [b"a\x00b.jpg", b"x" * 300], ids=["NUL", "long"])
+def test_of_a_list_what_no_file_can_be_called_is_skipped_and_told(tmp_path, path):
+    root = folder(tmp_path / "d", per_class=1)
+    (root / "list.txt").write_bytes(b"ant/0.jpg\n" + path + b"\n")
+    domain = load_domain(root / "list.txt")
+    assert domain.ids == ("ant/0.jpg",)
+    assert len(domain.skipped) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("/dev/zero", "/dev/zero: is neither a file nor a folder, but a device or a socket"),
+        ("x" * 300, "cannot be read: File name too long"),
+        ("a\0b", "cannot be read: embedded null byte"),
+        ([[1.0, 2.0], [3.0]], "'features' cannot be an array"),
+        ((np.eye(3), [b"\xff", b"a", b"b"]), "'labels' holds bytes that are not UTF-8"),
+    ],
+)
+def test_what_is_no_domain_is_told_in_one_line(what, words):
+    with pytest.raises(SafdaError, match=words) as caught:
+        load_domain(what)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_device_is_no_domain_by_any_name(tmp_path):
+    for name in ("zero.csv", "zero.npz", "zero.txt", "zero.jpg"):
+        (tmp_path / name).symlink_to("/dev/zero")
+        with pytest.raises(SafdaError, match="a device or a socket"):
+            load_domain(tmp_path / name)
+
+
+def test_names_in_bytes_are_the_texts_they_spell(tmp_path):
+    content = npz(features=ROWS, labels=np.array([0, 1, 1, 0]), classes=np.array([b"ant", "bée".encode()]))
+    (tmp_path / "x.npz").write_bytes(content)
+    assert load_domain(tmp_path / "x.npz").classes == ("ant", "bée")
+
+
+def test_cells_of_a_parquet_manifest_may_be_bytes_and_nan_is_an_empty_one(tmp_path):
+    root = folder(tmp_path / "d", per_class=1)
+    table = {"path": [b"ant/0.jpg", b"bee/0.jpg"], "label": [b"x", b"y"]}
+    pandas.DataFrame(table).to_parquet(root / "m.parquet")
+    domain = load_domain(root / "m.parquet")
+    assert (domain.ids, domain.classes) == (("ant/0.jpg", "bee/0.jpg"), ("x", "y"))
+    table["label"] = [1.0, float("nan")]
+    pandas.DataFrame(table).to_parquet(root / "m.parquet")
+    with pytest.raises(SafdaError, match="row 2 has no label, though others have"):
+        load_domain(root / "m.parquet")
+
+
+def test_a_manifest_may_have_line_breaks_in_its_cells(tmp_path):
+    root = folder(tmp_path / "d", per_class=1)
+    (root / "ant" / "0.jpg").rename(root / "ant" / "a\nb\u2028c.jpg")
+    (tmp_path / "m.csv").write_text('path,label\n"d/ant/a\nb\u2028c.jpg",x\nd/bee/0.jpg,y\n', encoding="utf-8")
+    domain = load_domain(tmp_path / "m.csv")
+    assert domain.ids == (r"d/ant/a\nb\u2028c.jpg", "d/bee/0.jpg")
+
+
+def test_pictures_too_small_for_a_backbone_are_told(tmp_path, capsys):
+    root = folder(tmp_path / "d", per_class=1)
+    words = ["fit", root, root, "-o", tmp_path / "run", "--recipe", "digits", "--network.image-size", 1]
+    assert main(list(map(str, words))) == 1
+    assert "the backbone takes no pictures of 3×1×1" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------ what is not there

@@ -31,7 +31,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from safda.data.domain import HUGE, ImageFiles
-from safda.errors import SafdaError
+from safda.errors import SafdaError, first_line
 from safda.nn.vision import guard_torchvision
 
 Image.init()
@@ -158,7 +158,9 @@ class TransformedImages:
             if content_digest(content) != self.files.digests[row]:  # its features would be kept as another picture's
                 raise SafdaError(f"{path}: has changed since it was first opened; start again")
             image = decode(io.BytesIO(content), self.transform)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except SafdaError:
+            raise
+        except Exception as error:  # decoders raise whatever the damage makes them stumble over
             raise SafdaError(f"{path}: could be read before and cannot now ({first_line(error)})") from None
         if store:
             store.put(row, image)
@@ -284,11 +286,6 @@ def _to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
 def content_digest(content: bytes) -> str:
     """Return what a file's content is known by."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 # ---------------------------------------------------------------------------------------------- cutting inputs

@@ -20,15 +20,16 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
-from safda.data.images import FORMATS, content_digest, decoding, first_line, orientation, to_rgb, upright_size
+from safda.data.images import FORMATS, content_digest, decoding, orientation, to_rgb, upright_size
 from safda.data.loader import ProgressCallback
 from safda.data.settings import cached_folders, num_workers, writable_cache
-from safda.errors import SafdaWarning
+from safda.errors import SafdaWarning, first_line
 from safda.io import write_bytes
 
 NOT_AN_IMAGE = "not a picture"
 _VERSION = 2  # of what inspection says; another makes it forget
 _TICK = 20_000_000  # nanoseconds: clocks of file systems tick that slowly at most
+_MOST_BYTES = 2**30  # of a file that is looked into
 _PREVIEW = 32  # a JPEG is decoded this small where that is enough to know that it can be
 
 
@@ -52,9 +53,11 @@ class Inspected:
 def inspect(file: Path) -> Inspected:
     """Open one file."""
     try:
+        if file.is_file() and file.stat().st_size > _MOST_BYTES:
+            return Inspected("too large to be a picture")
         content = file.read_bytes() if file.is_file() else None
-    except OSError as error:
-        return Inspected(f"cannot be opened: {error.strerror}")
+    except (OSError, ValueError) as error:
+        return Inspected(f"cannot be opened: {first_line(error)}")
     if content is None:
         broken = "a link to nothing" if file.is_symlink() else "not a file" if file.exists() else "no such file"
         return Inspected(broken)
@@ -67,7 +70,7 @@ def inspect(file: Path) -> Inspected:
         return Inspected(NOT_AN_IMAGE, digest)
     except Image.DecompressionBombError:
         return Inspected("too large to be decoded safely", digest)
-    except (OSError, ValueError, SyntaxError) as error:
+    except Exception as error:  # decoders raise whatever the damage makes them stumble over
         return Inspected(f"broken: {first_line(error)}", digest)
     try:
         size = image.size
@@ -75,7 +78,7 @@ def inspect(file: Path) -> Inspected:
         with decoding(image):
             size, traits = upright_size(size, image), _traits(image)
             to_rgb(image).load()
-    except Exception as error:  # decoders raise whatever the damage makes them stumble over
+    except Exception as error:  # likewise
         return Inspected(f"broken: {first_line(error)}", digest)
     return Inspected("", digest, size, traits)
 

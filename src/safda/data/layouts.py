@@ -25,6 +25,7 @@ All but the last are layouts, registered by name; another package adds its own b
 from __future__ import annotations
 
 import csv
+import io
 import os
 import unicodedata
 from abc import ABC, abstractmethod
@@ -35,7 +36,7 @@ from typing import Any, ClassVar
 
 from safda.data.arrays import ARRAYS
 from safda.data.domain import unique_ids
-from safda.errors import SafdaError, nearest
+from safda.errors import SafdaError, first_line, nearest, reading
 from safda.registry import Registry
 
 _PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image")
@@ -94,7 +95,9 @@ def find_images(path: Path) -> Listing | None:
         layout = _layout_of(path)
         found = layout.find(path) if layout else None
     except OSError as error:
-        raise SafdaError(f"{error.filename or path}: cannot be read: {error.strerror}") from None
+        raise SafdaError(f"{error.filename or path}: cannot be read: {first_line(error)}") from None
+    except RecursionError:
+        raise SafdaError(f"{path}: its folders are nested too deeply") from None
     if found is not None and not found.files:
         raise SafdaError(f"{path}: has no pictures in it")
     return found
@@ -111,8 +114,8 @@ def _layout_of(path: Path) -> Layout | None:
 def listed_images(name: str, files: Sequence[Path]) -> Listing:
     """List pictures that were named one by one; what cannot be one is refused before any is opened."""
     for file in files:
-        if not file.is_file() or file.suffix in ARRAYS:
-            what = "is a folder" if file.is_dir() else "is an array" if file.exists() else "no such file"
+        if not os.path.isfile(file) or file.suffix in ARRAYS:
+            what = "is a folder" if os.path.isdir(file) else "is an array" if os.path.isfile(file) else "no such file"
             raise SafdaError(f"{file}: {what}; only pictures can be named one beside the other")
     return Listing(name, tuple(files), unique_ids([printable(str(file)) for file in files]))
 
@@ -281,18 +284,27 @@ class Manifest(Layout):
         if of_paths is None:
             raise SafdaError(f"{path}: has no column 'path'{nearest('path', columns)}")
         of_labels = next((name for name in _LABEL_COLUMNS if name in columns), None)
-        paths = [str(value) for value in columns[of_paths]]
-        values = columns[of_labels] if of_labels else [None] * len(paths)
-        labels = [None if value in (None, "") else str(value) for value in values]
+        paths = [_text(path, value) for value in columns[of_paths]]
+        labels = [_text(path, value) for value in columns[of_labels]] if of_labels else [None] * len(paths)
+        if None in paths:
+            raise SafdaError(f"{path}: row {paths.index(None) + 1} has no path")
         if any(labels) and None in labels:
             raise SafdaError(f"{path}: row {labels.index(None) + 1} has no label, though others have")
-        return make_listing(path, paths, labels)
+        return make_listing(path, [str(each) for each in paths], labels)
+
+
+def _text(path: Path, value: Any) -> str | None:
+    """Return a cell's text; None for one that is empty."""
+    if value is None or value == "" or value != value:  # NaN, which differs from itself
+        return None
+    with reading(path, "manifest"):
+        return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _read_list(path: Path) -> tuple[list[str], list[str | None]]:
     paths: list[str] = []
     labels: list[str | None] = []
-    for number, line in enumerate(_read_lines(path), 1):
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
         words = line.strip().rsplit(maxsplit=1)
         if not words:
             continue
@@ -303,16 +315,17 @@ def _read_list(path: Path) -> tuple[list[str], list[str | None]]:
     return paths, labels
 
 
-def _read_lines(path: Path) -> list[str]:
+def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SafdaError(f"{path}: is not a text file in UTF-8; a list has 'path label' on each line") from None
 
 
 def _csv_columns(path: Path) -> dict[str, list[Any]]:
-    rows = list(csv.reader(_read_lines(path)))
-    if not rows:
+    with reading(path, ".csv file"):
+        rows = list(csv.reader(io.StringIO(_read_text(path), newline="")))
+    if not any(rows):
         raise SafdaError(f"{path}: is empty; a manifest has columns 'path' and 'label'")
     for number, row in enumerate(rows, 1):
         if row and len(row) != len(rows[0]):
@@ -322,14 +335,11 @@ def _csv_columns(path: Path) -> dict[str, list[Any]]:
 
 def _parquet_columns(path: Path) -> dict[str, list[Any]]:
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise SafdaError("reading .parquet needs pyarrow: pip install 'safda[parquet]'") from None
-    try:
+    with reading(path, ".parquet file"):
         columns: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
-    except pyarrow.ArrowException:
-        raise SafdaError(f"{path}: is not a readable .parquet file") from None
     return columns
 
 

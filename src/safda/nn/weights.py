@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from safda.errors import SafdaError
+from safda.errors import SafdaError, first_line, reading
 
 _HUB_FILE = "model.safetensors"
 _BRING = "--weights FILE (in Python, network.weights)"
@@ -22,10 +21,8 @@ _NAMED = 3  # keys that an error lists before it counts the rest
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read tensors, all of them finite; the format cannot hold code."""
-    try:
+    with reading(path, "weights file"):
         weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise SafdaError(f"{path}: is not a readable weights file: {error}") from None
     bad = not_finite(weights)
     if bad:
         raise SafdaError(f"{path}: its weights {_first_few(bad)} are not finite; take another copy, or train again")
@@ -85,10 +82,9 @@ def hub_file(name: str, repository: str | None) -> Path:
         get_session().head(hf_hub_url(repository, _HUB_FILE), timeout=_PATIENCE)
         return Path(hf_hub_download(repository, _HUB_FILE))
     except Exception as error:  # the client's errors differ between its versions
-        why = (str(error).splitlines() or [type(error).__name__])[0]
         raise SafdaError(
-            f"the weights of {name!r} are not on this machine and cannot be downloaded ({why}); fetch {_HUB_FILE} of "
-            f"{repository} from the hub where you can, and give it here: {_BRING}"
+            f"the weights of {name!r} are not on this machine and cannot be downloaded ({first_line(error)}); fetch "
+            f"{_HUB_FILE} of {repository} from the hub where you can, and give it here: {_BRING}"
         ) from None
 
 
