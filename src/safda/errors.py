@@ -14,6 +14,9 @@ _LONGEST = 200  # characters of a foreign message
 class SafdaError(Exception):
     """Anything a user can mend. The message is one line; the command line shows it without a traceback."""
 
+    def __init__(self, message: str = "") -> None:
+        super().__init__(one_line(message))  # it may quote a file's content
+
 
 class Interrupted(KeyboardInterrupt):
     """A signal has ended a run, with all of it saved where it has a folder.
@@ -50,6 +53,15 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise
     except Exception as error:  # libraries promise no type
         raise SafdaError(f"{path}: is not a readable {kind}: {first_line(error)}") from None
+
+
+def one_line(text: str) -> str:
+    """Return a text with escapes for what breaks lines, or cannot be seen.
+
+    >>> print(one_line("a\\nb"))
+    a\\nb
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def first_line(error: BaseException) -> str:
