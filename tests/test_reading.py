@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import safda
 from safda.cli import main
-from safda.data import Domain, load_domain, settings
+from safda.data import Domain, inspection, load_domain, settings
 from safda.data.cache import cached_features
 from safda.data.images import PixelBudget, Transform
 from safda.data.preflight import preflight
@@ -136,7 +136,8 @@ def test_damaged_findings_are_told_and_pictures_opened_again(tmp_path, own_cache
     assert load_domain(root).fingerprint() == wanted.fingerprint()  # and nothing is left to be said
 
 
-def test_another_content_of_the_same_size_and_date_is_another_picture(tmp_path):
+def test_another_content_of_the_same_size_and_date_is_another_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr(inspection, "_TICK", 20_000_000)
     root = folder(tmp_path / "d", per_class=1)
     time.sleep(0.05)
     before, file = load_domain(root), root / "bee" / "0.jpg"
@@ -272,6 +273,8 @@ def test_what_a_command_reads_is_not_written_over(files, tmp_path, capsys):
     assert main(["fit", str(root), str(root), "-o", str(root / "run"), "--recipe", "digits"]) == 1
     assert f"lies within {root}, and would be taken for a part of it" in capsys.readouterr().err
     assert kept == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert main(["predict", str(run), str(files[1]), "-o", str(tmp_path / f"{'x' * 300}.csv")]) == 1
+    assert "cannot be written: File name too long" in capsys.readouterr().err
     assert main(["predict", str(run), str(files[1]), "-o", str(tmp_path / "p.csv")]) == 0
     assert main(["predict", str(run), str(files[1]), "-o", str(tmp_path / "p.csv")]) == 0  # its own, again
 
@@ -361,6 +364,7 @@ ODD = {
     "huge.csv": (b"path,label\n" + b"x" * 200_000 + b",a\n", "is not a readable .csv file: field larger than"),
     "nothing.csv": (b"\n\n", "is empty"),
     "nowhere.csv": (b"path,label\n,a\n", "row 1 has no path"),
+    "mac.txt": (b"nowhere.jpg a\rnowhere.jpg b\r", "'nowhere.jpg' is in neither"),
     "first-long.txt": (b"x" * 300 + b".jpg\n", "cannot be read: File name too long"),
     "cut.parquet": (b"PAR1\x00\x00PAR1", "is not a readable .parquet file"),
 }

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from safda.errors import SafdaError
+from safda.errors import SafdaError, first_line
 
 #: A table: the name of each column → its values.
 Columns = Mapping[str, list[Any]]
@@ -97,6 +97,12 @@ def require_writable(path: Path, endings: Iterable[str]) -> None:
     if path.suffix not in known:
         choice = f"one of {', '.join(known)}" if len(known) > 1 else known[0]
         raise SafdaError(f"{path}: its ending must be {choice}; choose another name")
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise SafdaError(f"{path}: cannot be written: {first_line(error)}") from None
     if path.is_dir():
         raise SafdaError(f"{path}: is a folder; name a file in it")
     if not path.parent.is_dir():

@@ -28,7 +28,7 @@ from safda.io import write_bytes
 
 NOT_AN_IMAGE = "not a picture"
 _VERSION = 2  # of what inspection says; another makes it forget
-_TICK = 20_000_000  # nanoseconds: clocks of file systems tick that slowly at most
+_TICK = 2_000_000_000  # nanoseconds between two ticks of a file system's clock: FAT's is the slowest
 _MOST_BYTES = 2**30  # of a file that is looked into
 _PREVIEW = 32  # a JPEG is decoded this small where that is enough to know that it can be
 

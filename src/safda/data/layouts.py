@@ -304,7 +304,7 @@ def _text(path: Path, value: Any) -> str | None:
 def _read_list(path: Path) -> tuple[list[str], list[str | None]]:
     paths: list[str] = []
     labels: list[str | None] = []
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
+    for number, line in enumerate(io.StringIO(_read_text(path), newline=None), 1):
         words = line.strip().rsplit(maxsplit=1)
         if not words:
             continue

@@ -292,8 +292,8 @@ def _domain_warnings(report: DomainReport) -> list[str]:
     if report.conflicts:
         groups = _first_few([" = ".join(f"{each} ({name})" for each, name in group) for group in report.conflicts])
         lines.append(f"{len(report.conflicts)} {_things(report)} are there under several labels: {groups}; keep one")
-    in_conflict = [[each for each, _ in group] for group in report.conflicts]
-    alike = [ids for ids in report.duplicates if ids not in in_conflict]
+    in_conflict = {group[0][0] for group in report.conflicts}
+    alike = [ids for ids in report.duplicates if ids[0] not in in_conflict]
     if alike:
         copies = sum(len(ids) - 1 for ids in alike)
         lines.append(f"{copies} copies of other {_things(report)}: {_first_few([' = '.join(ids) for ids in alike])}")
