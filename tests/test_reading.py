@@ -240,10 +240,15 @@ def test_what_is_listed_twice_has_two_ids(tmp_path):
     assert len(set(load_domain([root / "ant" / "0.jpg"] * 3).ids)) == 3
 
 
-def test_a_class_folder_whose_name_is_not_utf8_can_be_trained_with(tmp_path):
-    root = folder(tmp_path / "d", per_class=1)
+def test_folders_whose_names_are_not_utf8_can_be_trained_with(tmp_path):
+    root = folder(tmp_path / os.fsdecode(b"d\xff"))
     (root / "ant").rename(root / os.fsdecode(b"ant\xff"))
     assert load_domain(root).classes == ("ant\\xff", "bee", "cat")
+    with pytest.raises(Killed):
+        fit((root, root), tmp_path / "run", recipe="digits", checkpoint_every=1, callback=killed_at(2))
+    assert safda.resume(tmp_path / "run", cpu=True).classes == load_domain(root).classes
+    predicted = (tmp_path / "run" / "predictions.csv").read_text(encoding="utf-8")
+    assert predicted.splitlines()[1].startswith("ant\\xff/0.jpg,")
 
 
 # ------------------------------------------------------------------------------------ what is read is not written
