@@ -38,7 +38,7 @@ GOOD = np.arange(12.0).reshape(4, 3)
         ({"features": np.array([{}, {}], dtype=object)}, "never loaded"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.filterwarnings("error")
 def test_what_is_wrong_with_an_archive_is_told_in_one_line(tmp_path, arrays, words):
     path = npz(tmp_path, **arrays)
     with pytest.raises(SafdaError, match=words) as caught:

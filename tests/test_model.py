@@ -204,6 +204,24 @@ def test_a_synchronised_norm_in_one_process_is_the_plain_one():
     torch.testing.assert_close(synchronised(inputs), wanted)
 
 
+@pytest.mark.parametrize(("plain", "shape"), [(nn.BatchNorm1d, (64, 3)), (nn.BatchNorm2d, (16, 3, 2, 2))])
+def test_a_synchronised_norm_keeps_its_digits_far_from_zero(monkeypatch, plain, shape):
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda total: total.mul_(2))  # the other one has the same rows
+    rows = 1000 + torch.randn(shape)
+    weights = torch.randn(shape)
+    norms = SynchronisedBatchNorm(3), plain(3).double()
+    both = rows.clone().requires_grad_(), torch.cat([rows, rows]).double().requires_grad_()
+    ours, wanted = norms[0](both[0]), norms[1](both[1])
+    (ours * weights).sum().backward()
+    (wanted * torch.cat([weights, weights]).double()).sum().backward()
+    close = {"rtol": 1e-3, "atol": 1e-3, "check_dtype": False}
+    torch.testing.assert_close(ours, wanted[: len(rows)], **close)
+    torch.testing.assert_close(both[0].grad, both[1].grad[: len(rows)], **close)
+    torch.testing.assert_close(norms[0].running_var, norms[1].running_var, **close)
+
+
 def test_a_timm_backbone_is_made_by_name_and_a_wrong_name_is_told():
     from safda.errors import SafdaError
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import struct
+import time
 import zlib
 
 import numpy as np
@@ -409,6 +410,8 @@ def test_files_are_opened_again_only_when_they_have_changed(tmp_path, monkeypatc
     from safda.data import inspection
 
     root = folder(tmp_path / "d")
+    monkeypatch.setattr(inspection, "_TICK", 20_000_000)
+    time.sleep(0.05)  # what has changed a moment ago is not remembered
     first = load_domain(root).fingerprint()
     opened = []
     plain = inspection.inspect

@@ -22,6 +22,7 @@ from safda.errors import Interrupted, SafdaError
 from safda.evaluation.choice import REFINED, SOURCE_ONLY, choose
 from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.extraction import for_network, frozen_features, image_transform
+from safda.io import refuse_within
 from safda.methods.base import Method
 from safda.model import AdaptationModel
 from safda.nn.backbones import Backbone, check_backbone, full_name
@@ -155,6 +156,8 @@ def start(
     _, classes = source.labelled("a training source")
     if len(classes) < 2:
         raise SafdaError(f"{source.name}: has one class only ({classes[0]!r}); a classifier needs two or more")
+    if out is not None:
+        refuse_within(Path(out), [domain.name for domain in (source, target) if isinstance(domain, ImageDomain)])
     data = _describe(source, target.unlabelled(), recipe, backbone)
     source, target = (
         for_network(domain, transform_of(data), cache_decoded) for domain in (source, target.unlabelled())

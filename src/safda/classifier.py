@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from safda.data import AnyDomain, Domain, load_domain
 from safda.data.images import Transform, TransformedImages
@@ -20,6 +20,7 @@ from safda.evaluation.oracle import Evaluation, score
 from safda.extraction import for_network, frozen_features
 from safda.io import write_table
 from safda.model import AdaptationModel
+from safda.nn.weights import not_finite
 from safda.recipe import Recipe
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import load_weights, size_of, weights_of
@@ -143,7 +144,22 @@ class Adapted:
         parts = [self.model.predict(inputs.to(self.device)) for inputs in evaluation_batches(domain)]
         logits, embedding = (torch.cat(part).float().cpu() for part in zip(*parts, strict=True))
         ids = domain.ids or tuple(str(row) for row in range(len(domain)))
+        bad = ~(torch.isfinite(logits).all(1) & torch.isfinite(embedding).all(1))
+        if bad.any():  # otherwise all such samples would be of the first class, in silence
+            row = int(bad.nonzero()[0])
+            raise SafdaError(
+                f"{domain.name}: the answer to {ids[row]} is not finite ({int(bad.sum())} such samples): "
+                f"{self._why_not_finite(domain.batch(torch.tensor([row])))}"
+            )
         return Predictions(ids, self.classes, logits.numpy(), embedding.numpy(), domain.skipped)
+
+    def _why_not_finite(self, sample: Tensor) -> str:
+        weights = not_finite(self.model.state_dict())
+        if weights:
+            return f"the weights {weights[0]} are not; load another copy of the model, or train again"
+        if not torch.isfinite(sample).all():
+            return "the sample itself is not; remove or mend it"
+        return f"numbers as large as {float(sample.abs().max()):.3g} are too much for the network; scale the data"
 
     def evaluate(self, data: Any) -> Evaluation:
         """Compare predictions with the labels of a domain. On a target, this is an oracle's number."""

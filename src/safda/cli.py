@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import json
 import os
 import sys
@@ -50,6 +52,7 @@ _SHORT = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 done, 1 an error in one line, 2 usage, 128+n stopped by signal n."""
+    _escape_what_cannot_be_shown()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser(next((word for word in arguments if word in _COMMANDS), None))
     options, unknown = parser.parse_known_args(arguments)
@@ -142,11 +145,12 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _features(options: argparse.Namespace) -> int:
     from safda.extraction import precompute
-    from safda.io import require_writable
+    from safda.io import refuse_overwriting, require_writable
     from safda.recipe import preset
 
     if options.out:
         require_writable(options.out, [".npz"])
+        refuse_overwriting(options.out, [options.data])
     recipe = _turned(preset("default"), options)
     with _progress_bar("pictures") as progress:
         result: dict[str, Any] = precompute(options.data, recipe, progress, options.out)
@@ -193,10 +197,12 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _predict(options: argparse.Namespace) -> int:
     from safda.classifier import Adapted
-    from safda.io import require_table
+    from safda.io import refuse_overwriting, require_table
 
     if options.out:
         require_table(options.out)
+        own = (options.model / name for name in ("metrics.jsonl", "predictions.csv"))
+        refuse_overwriting(options.out, [*options.data, *own])
     data = options.data if len(options.data) > 1 else options.data[0]
     predictions = Adapted.load(options.model).predict(data)
     if not options.out:
@@ -275,8 +281,11 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace) -> int:
     from safda.api import check_knobs
+    from safda.io import refuse_overwriting
     from safda.tuning import tune
 
+    best = options.out / "best.toml"
+    refuse_overwriting(best, [options.recipe or ""])
     recipe = _chosen_recipe(options)
     source, target = _both_domains(options, recipe)
     check_knobs(source, _overrides(options))
@@ -291,7 +300,6 @@ def _tune(options: argparse.Namespace) -> int:
         log=lambda line: print(line, file=sys.stderr),
         cpu=options.cpu,
     )
-    best = options.out / "best.toml"
     next_ = f"safda fit {options.source} {options.target} --recipe {best} -o RUN"
     _print_result({"recipe": str(best)}, f"the best recipe, by {options.score}, is in {best}; next: {next_}")
     return 0
@@ -314,7 +322,7 @@ def _report_result(run: Path) -> int:
     if sys.stdout.isatty():
         _console().print(summary_table(summary))
     _print_result(
-        {"run": str(run), **next(reversed(folder.metrics()), {}), "summary": summary},
+        {"run": str(run), **(folder.metrics() or [{}])[-1], "summary": summary},  # a saved model has none
         f"{summary['words']}\nadapted in {folder.given_recipe.all_steps} steps; "
         f"predictions: {run / 'predictions.csv'}; for other data: safda predict {run} DATA -o FILE",
     )
@@ -364,6 +372,19 @@ def _notes() -> Iterator[None]:
 
         warnings.showwarning = show
         yield
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """Let a terminal or file of another encoding than UTF-8 have ``\\u03bb`` for λ: an escape that JSON knows too."""
+
+    def escaped(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+    codecs.register_error("safda-escape", escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="safda-escape")
 
 
 def _is_first_process() -> bool:

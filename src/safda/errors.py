@@ -1,15 +1,21 @@
-"""The one type of error: what is wrong, where, and what to do, in one line; and what is no error."""
+"""The one type of error: what is wrong, where, and what to do, in one line; what becomes one; and what is no error."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from signal import Signals
+
+_LONGEST = 200  # characters of a foreign message
 
 
 class SafdaError(Exception):
     """Anything a user can mend. The message is one line; the command line shows it without a traceback."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(one_line(message))  # it may quote a file's content
 
 
 class Interrupted(KeyboardInterrupt):
@@ -31,6 +37,41 @@ class Interrupted(KeyboardInterrupt):
 
 class SafdaWarning(UserWarning):
     """Something that a user should know and may have meant. The command line shows it as a note."""
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever a damaged, lying or foreign file makes its reader stumble over into one line.
+
+    Args:
+        path: the file.
+        kind: what it should be, such as ``.csv file``.
+    """
+    try:
+        yield
+    except SafdaError:
+        raise
+    except Exception as error:  # libraries promise no type
+        raise SafdaError(f"{path}: is not a readable {kind}: {first_line(error)}") from None
+
+
+def one_line(text: str) -> str:
+    """Return a text with escapes for what breaks lines, or cannot be seen.
+
+    >>> print(one_line("a\\nb"))
+    a\\nb
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error's message, or as much of it as a line can hold.
+
+    >>> first_line(ValueError("no such thing\\nat line 3")), first_line(KeyError())
+    ('no such thing', 'KeyError')
+    """
+    line = next(iter(str(getattr(error, "strerror", None) or error).splitlines()), "") or type(error).__name__
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from safda.data.arrays import to_npz
 from safda.data.cache import cached_features
 from safda.data.images import Transform, TransformedImages
 from safda.data.loader import ProgressCallback
-from safda.data.settings import cache_dir
+from safda.data.settings import writable_cache
 from safda.errors import SafdaError
 from safda.model import AdaptationModel
 from safda.nn.backbones import Backbone, check_backbone, image_config, make_backbone
@@ -60,7 +60,7 @@ def for_network(domain: AnyDomain, transform: Transform, cache_decoded: bool = F
     """Return a domain that gives batches: of pictures as a network wants them, of anything else as it is."""
     if isinstance(domain, Domain):
         return domain
-    inputs = TransformedImages(domain.inputs, transform, cache_dir() / "decoded" if cache_decoded else None)
+    inputs = TransformedImages(domain.inputs, transform, writable_cache("decoded") if cache_decoded else None)
     return Domain(domain.name, inputs, domain.labels, domain.classes, domain.ids, domain.skipped)
 
 

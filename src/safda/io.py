@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from safda.errors import SafdaError
+from safda.errors import SafdaError, first_line
 
 #: A table: the name of each column → its values.
 Columns = Mapping[str, list[Any]]
@@ -47,8 +47,9 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON atomically and durably."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    """Write JSON atomically and durably; a path that is not UTF-8 is escaped, and read again as it was."""
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -97,12 +98,31 @@ def require_writable(path: Path, endings: Iterable[str]) -> None:
     if path.suffix not in known:
         choice = f"one of {', '.join(known)}" if len(known) > 1 else known[0]
         raise SafdaError(f"{path}: its ending must be {choice}; choose another name")
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise SafdaError(f"{path}: cannot be written: {first_line(error)}") from None
     if path.is_dir():
         raise SafdaError(f"{path}: is a folder; name a file in it")
     if not path.parent.is_dir():
         raise SafdaError(f"{path}: there is no folder {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise SafdaError(f"{path}: nothing can be written in the folder {path.parent}; choose another")
+
+
+def refuse_overwriting(path: Path, inputs: Iterable[str | Path]) -> None:
+    """Make sure that a file to be written is none of those that are read, by whatever name."""
+    if path.exists() and any(os.path.exists(each) and path.samefile(each) for each in inputs):
+        raise SafdaError(f"{path}: belongs to what this command reads, and would be written over; choose another name")
+
+
+def refuse_within(folder: Path, inputs: Iterable[str | Path]) -> None:
+    """Make sure that a folder to be written lies in none of those that are read: it would be taken for a part of it."""
+    for each in inputs:
+        if os.path.isdir(each) and folder.resolve().is_relative_to(Path(each).resolve()):
+            raise SafdaError(f"{folder}: lies within {each}, and would be taken for a part of it; choose another -o")
 
 
 def require_table(path: Path) -> None:

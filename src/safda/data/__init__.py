@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from safda.data.arrays import ARRAYS, from_arrays
 from safda.data.domain import AnyDomain, Domain, ImageDomain, ImageFiles
 from safda.data.loader import ProgressCallback
 from safda.data.sampler import EpochSampler, mixed_seed
-from safda.errors import SafdaError, nearest
+from safda.errors import SafdaError, first_line, nearest
 
 if TYPE_CHECKING:
     from safda.data.inspection import Inspected
@@ -53,16 +55,29 @@ def load_domain(
     if str(what) in EMBEDDED:
         return EMBEDDED[str(what)]()
     path = Path(what)
-    if path.suffix in ARRAYS:
+    _require_file_or_folder(path)
+    if path.suffix in ARRAYS and not path.is_dir():
         return ARRAYS[path.suffix](path)
-    if not path.exists():
-        raise SafdaError(f"{what}: no such file, folder or embedded domain{nearest(str(what), EMBEDDED)}")
     return _load_images(path, strict, progress)
 
 
 def is_image_data(what: Any) -> bool:
     """Return whether something that is there names pictures, without opening any of them."""
-    return isinstance(what, (str, Path)) and Path(what).suffix not in ARRAYS and Path(what).exists()
+    if not isinstance(what, (str, Path)) or not os.path.exists(what):
+        return False
+    return os.path.isdir(what) or Path(what).suffix not in ARRAYS
+
+
+def _require_file_or_folder(path: Path) -> None:
+    """Make sure that there is something that ends: a device does not."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise SafdaError(f"{path}: no such file, folder or embedded domain{nearest(str(path), EMBEDDED)}") from None
+    except (OSError, ValueError) as error:
+        raise SafdaError(f"{path}: cannot be read: {first_line(error)}") from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISFIFO(mode)):
+        raise SafdaError(f"{path}: is neither a file nor a folder, but a device or a socket")
 
 
 def _load_images(path: Path, strict: bool, progress: ProgressCallback | None) -> ImageDomain:

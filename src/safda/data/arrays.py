@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from safda.data.domain import Domain
+from safda.data.domain import Domain, unique_ids
 from safda.data.loader import evaluation_batches
 from safda.data.memmap import MemmapRows, Segment
-from safda.errors import SafdaError
+from safda.errors import SafdaError, first_line, reading
 from safda.io import new_file
 
 _CHUNK = 4096  # rows looked at together where the whole would not fit in memory
@@ -25,14 +26,9 @@ def from_npz(path: Path) -> Domain:
         raise SafdaError(f"{path}: no such file")
     if not zipfile.is_zipfile(path):
         raise SafdaError(f"{path}: is not a readable .npz file")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in ("features", "labels", "classes", "paths") if key in archive}
-            present = ", ".join(archive.files) or "nothing"
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        if "pickle" in str(error):
-            raise SafdaError(f"{path}: holds Python objects, which are never loaded; save plain arrays") from None
-        raise SafdaError(f"{path}: is not a readable .npz file") from None
+    with _reading_arrays(path), np.load(path, allow_pickle=False) as archive:
+        arrays = {key: archive[key] for key in ("features", "labels", "classes", "paths") if key in archive}
+        present = ", ".join(archive.files) or "nothing"
     if "features" not in arrays:
         raise SafdaError(f"{path}: has no array 'features' (n×d); it has: {present}")
     return from_arrays(
@@ -72,19 +68,26 @@ def from_npy(path: Path) -> Domain:
     beside = path.with_suffix(".labels.npy")
     if not beside.is_file():
         return Domain(str(path), inputs)
-    numbers, names = _labels(str(beside), count, np.asarray(_mapped_array(beside)), None)
+    numbers, names = _labels(str(beside), count, _mapped_array(beside), None)
     return Domain(str(path), inputs, numbers, names)
+
+
+@contextmanager
+def _reading_arrays(path: Path) -> Iterator[None]:
+    with reading(path, f"{path.suffix} file"):
+        try:
+            yield
+        except ValueError as error:
+            if "pickle" in str(error) or "Python objects" in str(error):
+                raise SafdaError(f"{path}: holds Python objects, which are never loaded; save plain arrays") from None
+            raise
 
 
 def _mapped_array(path: Path) -> np.memmap[Any, Any]:
     if not path.is_file():
         raise SafdaError(f"{path}: no such file")
-    try:
+    with _reading_arrays(path):
         array = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        if "object" in str(error):
-            raise SafdaError(f"{path}: holds Python objects, which are never loaded; save plain arrays") from None
-        raise SafdaError(f"{path}: is not a readable .npy file") from None
     if array.flags.f_contiguous and not array.flags.c_contiguous:
         raise SafdaError(f"{path}: is stored column by column; save numpy.ascontiguousarray of it")
     return array
@@ -100,15 +103,28 @@ def from_arrays(name: str, features: Any, labels: Any = None, classes: Any = Non
         classes: names of the class numbers 0, 1, …; without it, the distinct labels are the classes.
         ids: n names of the samples.
     """
-    matrix = np.asarray(features)
+    matrix = _as_array(name, "features", features)
     _check_matrix(name, matrix)
-    matrix = np.ascontiguousarray(matrix, dtype=np.float32)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is told as that
+        matrix = np.ascontiguousarray(matrix, dtype=np.float32)
     _check_finite(name, matrix)
-    numbers, names = (None, ()) if labels is None else _labels(name, len(matrix), np.asarray(labels), classes)
-    names_of_rows = None
-    if ids is not None and np.shape(ids) == (len(matrix),):
-        names_of_rows = tuple(str(i) for i in ids)
-    return Domain(name, torch.from_numpy(matrix), numbers, names, names_of_rows)
+    numbers, names = (None, ()) if labels is None else _labels(name, len(matrix), labels, classes)
+    rows = None if ids is None else _as_array(name, "paths", ids)
+    if rows is not None and rows.shape != (len(matrix),):
+        raise SafdaError(f"{name}: 'paths' must be of shape ({len(matrix)},) to fit 'features', not {rows.shape}")
+    unique = None if rows is None else unique_ids([str(each) for each in rows])
+    return Domain(name, torch.from_numpy(matrix), numbers, names, unique)
+
+
+def _as_array(name: str, what: str, values: Any) -> Any:
+    """Return an array of anything that can be one; bytes become text."""
+    try:
+        array = np.asarray(values)
+        return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+    except UnicodeDecodeError:
+        raise SafdaError(f"{name}: {what!r} holds bytes that are not UTF-8; save text") from None
+    except Exception as error:  # whatever the object raises that should be one
+        raise SafdaError(f"{name}: {what!r} cannot be an array: {first_line(error)}") from None
 
 
 def _check_matrix(name: str, matrix: Any) -> None:
@@ -137,17 +153,16 @@ def first_fault(matrix: Any) -> tuple[int, bool, int] | None:
     return (row, bool(np.isnan(matrix[row]).any()), int(bad.sum())) if bad[row] else None
 
 
-def _labels(name: str, rows: int, labels: Any, classes: Any) -> tuple[torch.Tensor, tuple[str, ...]]:
+def _labels(name: str, rows: int, given: Any, classes: Any) -> tuple[torch.Tensor, tuple[str, ...]]:
+    labels = _as_array(name, "labels", given)
     if labels.shape != (rows,):
         raise SafdaError(f"{name}: 'labels' must be of shape ({rows},) to fit 'features', not {labels.shape}")
-    if labels.dtype.kind not in "iubUS":
+    if labels.dtype.kind not in "iubU":
         raise SafdaError(f"{name}: 'labels' must be whole numbers or texts, not {labels.dtype}")
-    if labels.dtype.kind == "S":
-        labels = np.char.decode(labels, "utf-8")
     if classes is None:
         distinct, numbers = np.unique(labels, return_inverse=True)
         return torch.from_numpy(numbers.astype(np.int64)), tuple(str(c) for c in distinct)
-    names = tuple(str(c) for c in np.asarray(classes).ravel())
+    names = tuple(str(c) for c in _as_array(name, "classes", classes).ravel())
     if len(set(names)) != len(names):
         twice = next(c for c in names if names.count(c) > 1)
         raise SafdaError(f"{name}: 'classes' names {twice!r} more than once")

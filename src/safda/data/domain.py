@@ -7,8 +7,10 @@ batches, an :class:`ImageDomain` does not. :func:`safda.extraction.for_network` 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Uniform numbers that each sample of a training batch may use: ten tries at a crop, and a flip.
 UNIFORMS_PER_SAMPLE = 41
+#: Pixels of a huge picture: it takes as much memory as all others that are decoded at a time.
+HUGE = 2**26
 
 
 class StoredSamples(Protocol):
@@ -172,6 +176,26 @@ class ImageDomain(_Samples):
 
 #: What a user may name: only some of it comes in batches as it is.
 AnyDomain: TypeAlias = Domain | ImageDomain
+
+
+def unique_ids(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a name for each sample that no other has: one that is there again gets a number.
+
+    >>> unique_ids(["a", "b", "a"])
+    ('a', 'b', 'a (2)')
+    """
+    taken, seen = set(names), set[str]()
+    numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(2))
+
+    def unique(name: str) -> str:
+        if name not in seen:
+            seen.add(name)
+            return name
+        another = next(each for k in numbers[name] if (each := f"{name} ({k})") not in taken)
+        taken.add(another)
+        return another
+
+    return tuple(map(unique, names))
 
 
 def _bytes(values: Tensor) -> Any:

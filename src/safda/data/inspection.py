@@ -1,6 +1,7 @@
 """Every file is opened once before it is used: can it be read, what is odd about it, what is its content's digest.
 
-What was found is remembered by path, size and time of change, so a second look at the same files costs little.
+What was found is remembered until anything about the file changes that the system keeps account of, so a second look
+at the same files costs little.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import hashlib
 import io
 import json
 import os
+import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -17,13 +20,16 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
-from safda.data.images import FORMATS, first_line, orientation, to_rgb, upright_size
+from safda.data.images import FORMATS, content_digest, decoding, orientation, to_rgb, upright_size
 from safda.data.loader import ProgressCallback
-from safda.data.settings import cache_dir, num_workers
-from safda.io import write_text
+from safda.data.settings import cached_folders, num_workers, writable_cache
+from safda.errors import SafdaWarning, first_line
+from safda.io import write_bytes
 
 NOT_AN_IMAGE = "not a picture"
-_VERSION = 1  # of what inspection says; another makes it forget
+_VERSION = 2  # of what inspection says; another makes it forget
+_TICK = 2_000_000_000  # nanoseconds between two ticks of a file system's clock: FAT's is the slowest
+_MOST_BYTES = 2**30  # of a file that is looked into
 _PREVIEW = 32  # a JPEG is decoded this small where that is enough to know that it can be
 
 
@@ -47,13 +53,15 @@ class Inspected:
 def inspect(file: Path) -> Inspected:
     """Open one file."""
     try:
+        if file.is_file() and file.stat().st_size > _MOST_BYTES:
+            return Inspected("too large to be a picture")
         content = file.read_bytes() if file.is_file() else None
-    except OSError as error:
-        return Inspected(f"cannot be opened: {error.strerror}")
+    except (OSError, ValueError) as error:
+        return Inspected(f"cannot be opened: {first_line(error)}")
     if content is None:
         broken = "a link to nothing" if file.is_symlink() else "not a file" if file.exists() else "no such file"
         return Inspected(broken)
-    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    digest = content_digest(content)
     if not content:
         return Inspected("empty: zero bytes", digest)
     try:
@@ -62,13 +70,15 @@ def inspect(file: Path) -> Inspected:
         return Inspected(NOT_AN_IMAGE, digest)
     except Image.DecompressionBombError:
         return Inspected("too large to be decoded safely", digest)
-    except (OSError, ValueError, SyntaxError) as error:
+    except Exception as error:  # decoders raise whatever the damage makes them stumble over
         return Inspected(f"broken: {first_line(error)}", digest)
     try:
-        size, traits = upright_size(image), _traits(image)
+        size = image.size
         image.draft("RGB", (_PREVIEW, _PREVIEW))
-        to_rgb(image).load()
-    except Exception as error:  # decoders raise whatever the damage makes them stumble over
+        with decoding(image):
+            size, traits = upright_size(size, image), _traits(image)
+            to_rgb(image).load()
+    except Exception as error:  # likewise
         return Inspected(f"broken: {first_line(error)}", digest)
     return Inspected("", digest, size, traits)
 
@@ -111,10 +121,12 @@ def inspect_all(
         ids: their names.
         progress: called with (done, total) as it goes on.
     """
-    key = hashlib.sha256(os.fsencode(Path(name).resolve())).hexdigest()[:32]
-    cache_file = cache_dir() / "inspected" / f"{key}.json"
-    known = _load_findings(cache_file)
-    states = [_size_and_mtime(file) for file in files]
+    key = hashlib.sha256(f"{_VERSION} ".encode() + os.fsencode(Path(name).resolve())).hexdigest()[:32]
+    known: dict[str, Any] = {}
+    for folder in cached_folders("inspected"):
+        known |= _load_findings(folder / key, name)
+    now = time.time_ns()
+    states = [_state(file, now) for file in files]
     found: dict[str, Inspected] = {}
     asked = []
     for file, each, state in zip(files, ids, states, strict=True):
@@ -125,36 +137,45 @@ def inspect_all(
     if asked:
         results = inspect_each([file for _, file in asked], progress)
         found.update((each, result) for (each, _), result in zip(asked, results, strict=True))
-        _save_findings(cache_file, {each: (state, found[each]) for each, state in zip(ids, states, strict=True)})
+        _save_findings(
+            writable_cache("inspected") / key,
+            {each: (state, found[each]) for each, state in zip(ids, states, strict=True)},
+        )
     return [found[each] for each in ids]
 
 
-def _size_and_mtime(file: Path) -> list[int]:
-    """Return size and time of change; nothing for what is not there."""
+def _state(file: Path, now: int) -> list[int]:
+    """Return what changes with a file's content; nothing for what is not there, or has changed a moment ago.
+
+    Size and date can be made what they were, by a copy that keeps dates say; the system's own time of change cannot.
+    """
     try:
         state = file.stat()
-    except OSError:
+    except (OSError, ValueError):
         return []
-    return [state.st_size, state.st_mtime_ns]
+    if state.st_ctime_ns > now - _TICK:  # another change within the same tick would go unseen
+        return []
+    return [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
 
 
-def _load_findings(cache_file: Path) -> dict[str, Any]:
+def _load_findings(file: Path, name: str) -> dict[str, Any]:
     try:
-        content = json.loads(cache_file.read_text(encoding="utf-8"))
-        if content["version"] != _VERSION:
-            return {}
-        return {
-            each: (state, Inspected(about["problem"], about["digest"], tuple(about["size"]), tuple(about["traits"])))
-            for each, (state, about) in content["files"].items()
-        }
-    except (OSError, ValueError, KeyError, TypeError):
+        checksum, _, content = file.read_bytes().partition(b"\n")
+    except OSError:
         return {}
+    if content_digest(content).encode() != checksum:
+        what = f"what was found in {name} before is damaged; its files are opened again"
+        warnings.warn(f"{file}: {what}", SafdaWarning, stacklevel=2)
+        return {}
+    return {
+        each: (state, Inspected(about["problem"], about["digest"], tuple(about["size"]), tuple(about["traits"])))
+        for each, (state, about) in json.loads(content).items()
+    }
 
 
-def _save_findings(cache_file: Path, known: dict[str, Any]) -> None:
-    files = {each: [state, asdict(about)] for each, (state, about) in known.items()}
+def _save_findings(file: Path, known: dict[str, Any]) -> None:
+    content = json.dumps({each: [state, asdict(about)] for each, (state, about) in known.items()}).encode()
     try:
-        cache_file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(cache_file, json.dumps({"version": _VERSION, "files": files}))
-    except (OSError, UnicodeError):
+        write_bytes(file, content_digest(content).encode() + b"\n" + content)
+    except OSError:
         return  # memory is a convenience: without it, files are opened again

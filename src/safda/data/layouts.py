@@ -25,6 +25,7 @@ All but the last are layouts, registered by name; another package adds its own b
 from __future__ import annotations
 
 import csv
+import io
 import os
 import unicodedata
 from abc import ABC, abstractmethod
@@ -34,7 +35,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from safda.data.arrays import ARRAYS
-from safda.errors import SafdaError, nearest
+from safda.data.domain import unique_ids
+from safda.errors import SafdaError, first_line, nearest, reading
 from safda.registry import Registry
 
 _PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image")
@@ -93,7 +95,9 @@ def find_images(path: Path) -> Listing | None:
         layout = _layout_of(path)
         found = layout.find(path) if layout else None
     except OSError as error:
-        raise SafdaError(f"{error.filename or path}: cannot be read: {error.strerror}") from None
+        raise SafdaError(f"{error.filename or path}: cannot be read: {first_line(error)}") from None
+    except RecursionError:
+        raise SafdaError(f"{path}: its folders are nested too deeply") from None
     if found is not None and not found.files:
         raise SafdaError(f"{path}: has no pictures in it")
     return found
@@ -110,10 +114,10 @@ def _layout_of(path: Path) -> Layout | None:
 def listed_images(name: str, files: Sequence[Path]) -> Listing:
     """List pictures that were named one by one; what cannot be one is refused before any is opened."""
     for file in files:
-        if not file.is_file() or file.suffix in ARRAYS:
-            what = "is a folder" if file.is_dir() else "is an array" if file.exists() else "no such file"
+        if not os.path.isfile(file) or file.suffix in ARRAYS:
+            what = "is a folder" if os.path.isdir(file) else "is an array" if os.path.isfile(file) else "no such file"
             raise SafdaError(f"{file}: {what}; only pictures can be named one beside the other")
-    return Listing(name, tuple(files), tuple(printable(str(file)) for file in files))
+    return Listing(name, tuple(files), unique_ids([printable(str(file)) for file in files]))
 
 
 # --------------------------------------------------------------------------------------------------- folders
@@ -145,10 +149,13 @@ def _folder_per_class(name: str, direct: list[Path], folders: list[Path]) -> Lis
     labels: list[str] = []
     skipped = [(printable(file.name), "lies beside the class folders, in none of them") for file in direct]
     for folder in folders:
+        if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
+            skipped.append((printable(f"{folder.name}/"), "a link that leads back to a folder above it"))
+            continue
         before = len(files)
-        for file in _walk(folder, folder.parent, skipped):
+        for file in _walk(folder, folder, skipped):
             files.append(file)
-            labels.append(_normalize(folder.name))
+            labels.append(_class_name(folder.name))
         if len(files) == before:
             skipped.append((printable(f"{folder.name}/"), "an empty folder"))
     base = folders[0].parent
@@ -167,19 +174,25 @@ def _hidden(name: str) -> bool:
 
 
 def _walk(
-    folder: Path, base: Path, skipped: list[tuple[str, str]], above: frozenset[tuple[int, int]] = frozenset()
+    folder: Path, top: Path, skipped: list[tuple[str, str]], above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[Path]:
-    """Go through all files below a folder, in order, without going round in a circle of links."""
+    """Go through all files below a folder, in order.
+
+    A link to a folder is followed unless it leads in a circle, or out of the class folder (``top``): what is there
+    would get a label that is not its own.
+    """
     state = folder.stat()
     here = (state.st_dev, state.st_ino)
-    if here in above:
-        name = printable(folder.relative_to(base).as_posix())
-        skipped.append((f"{name}/", "a link that leads back to a folder above it"))
+    leaves = folder.is_symlink() and folder != top and not folder.resolve().is_relative_to(top.resolve())
+    if here in above or leaves:
+        name = printable(folder.relative_to(top.parent).as_posix())
+        where = "out of its class folder" if leaves else "back to a folder above it"
+        skipped.append((f"{name}/", f"a link that leads {where}"))
         return
     files, folders = _children(folder)
     yield from files
     for child in folders:
-        yield from _walk(child, base, skipped, above | {here})
+        yield from _walk(child, top, skipped, above | {here})
 
 
 def _refuse_several_domains(path: Path, folders: list[Path]) -> None:
@@ -195,13 +208,30 @@ def _refuse_several_domains(path: Path, folders: list[Path]) -> None:
 
 
 def printable(name: str) -> str:
-    """Write a file's name so that any terminal and any file can hold it: odd characters as escapes.
+    """Write a file's name so that any terminal and any file can hold it: odd characters, and ``\\``, as escapes.
 
-    >>> printable("a\\nb")
-    'a\\\\nb'
+    Different names stay different.
+
+    >>> print(printable("a\\nb"), printable("a\\\\nb"))
+    a\\nb a\\\\nb
     """
-    text = os.fsencode(name).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = os.fsencode(name).replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    """Return an escape; ``\\x80`` and above are taken, by bytes that are not UTF-8."""
+    code = ord(character)
+    return character.encode("unicode_escape").decode() if not 0x80 <= code <= 0xFF else f"\\u{code:04x}"
+
+
+def _class_name(folder: str) -> str:
+    """Return the class that a folder's name stands for; a name that is not UTF-8 could be written nowhere."""
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        folder = printable(folder)
+    return _normalize(folder)
 
 
 def _normalize(name: str) -> str:
@@ -254,18 +284,27 @@ class Manifest(Layout):
         if of_paths is None:
             raise SafdaError(f"{path}: has no column 'path'{nearest('path', columns)}")
         of_labels = next((name for name in _LABEL_COLUMNS if name in columns), None)
-        paths = [str(value) for value in columns[of_paths]]
-        values = columns[of_labels] if of_labels else [None] * len(paths)
-        labels = [None if value in (None, "") else str(value) for value in values]
+        paths = [_text(path, value) for value in columns[of_paths]]
+        labels = [_text(path, value) for value in columns[of_labels]] if of_labels else [None] * len(paths)
+        if None in paths:
+            raise SafdaError(f"{path}: row {paths.index(None) + 1} has no path")
         if any(labels) and None in labels:
             raise SafdaError(f"{path}: row {labels.index(None) + 1} has no label, though others have")
-        return make_listing(path, paths, labels)
+        return make_listing(path, [str(each) for each in paths], labels)
+
+
+def _text(path: Path, value: Any) -> str | None:
+    """Return a cell's text; None for one that is empty."""
+    if value is None or value == "" or value != value:  # NaN, which differs from itself
+        return None
+    with reading(path, "manifest"):
+        return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _read_list(path: Path) -> tuple[list[str], list[str | None]]:
     paths: list[str] = []
     labels: list[str | None] = []
-    for number, line in enumerate(_read_lines(path), 1):
+    for number, line in enumerate(io.StringIO(_read_text(path), newline=None), 1):
         words = line.strip().rsplit(maxsplit=1)
         if not words:
             continue
@@ -276,16 +315,17 @@ def _read_list(path: Path) -> tuple[list[str], list[str | None]]:
     return paths, labels
 
 
-def _read_lines(path: Path) -> list[str]:
+def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SafdaError(f"{path}: is not a text file in UTF-8; a list has 'path label' on each line") from None
 
 
 def _csv_columns(path: Path) -> dict[str, list[Any]]:
-    rows = list(csv.reader(_read_lines(path)))
-    if not rows:
+    with reading(path, ".csv file"):
+        rows = list(csv.reader(io.StringIO(_read_text(path), newline="")))
+    if not any(rows):
         raise SafdaError(f"{path}: is empty; a manifest has columns 'path' and 'label'")
     for number, row in enumerate(rows, 1):
         if row and len(row) != len(rows[0]):
@@ -295,14 +335,11 @@ def _csv_columns(path: Path) -> dict[str, list[Any]]:
 
 def _parquet_columns(path: Path) -> dict[str, list[Any]]:
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise SafdaError("reading .parquet needs pyarrow: pip install 'safda[parquet]'") from None
-    try:
+    with reading(path, ".parquet file"):
         columns: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
-    except pyarrow.ArrowException:
-        raise SafdaError(f"{path}: is not a readable .parquet file") from None
     return columns
 
 
@@ -315,7 +352,7 @@ def make_listing(path: Path, paths: Sequence[str], labels: Sequence[str | None])
         labels: the class of each; None for all of them makes the domain an unlabelled one.
     """
     root = _find_root(path, paths[0]) if paths else path.parent
-    files, ids = tuple(root / each for each in paths), tuple(map(printable, paths))
+    files, ids = tuple(root / each for each in paths), unique_ids(list(map(printable, paths)))
     if not paths or labels[0] is None:
         return Listing(str(path), files, ids)
     names = _class_names(files, [str(label) for label in labels])
@@ -333,7 +370,7 @@ def _find_root(path: Path, first: str) -> Path:
 
 def _class_names(files: Sequence[Path], labels: list[str]) -> list[str]:
     """Name numbered classes by the folders of their pictures, where each number has a folder of its own."""
-    folders = [_normalize(file.parent.name) for file in files]
+    folders = [_class_name(file.parent.name) for file in files]
     pairs = set(zip(labels, folders, strict=True))
     if all(label.isdecimal() for label in labels) and len(pairs) == len(set(labels)) == len(set(folders)):
         return folders

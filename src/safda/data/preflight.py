@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from safda.data.domain import AnyDomain, Domain, ImageDomain
+from safda.data.domain import HUGE, AnyDomain, Domain, ImageDomain
 from safda.data.statistics import RowStatistics, row_statistics
 from safda.errors import nearest
 
@@ -77,6 +77,8 @@ class DomainReport:
         skipped: why → which, of what cannot be used.
         traits: what is odd and put right in reading → how many.
         duplicates: groups of samples of the same content; rows of zeros only are not among them.
+        conflicts: those of them that are not of one class, each sample with its class.
+        huge: pictures of so many pixels that each is decoded by itself.
         features: what its numbers look like; None for pictures.
     """
 
@@ -86,6 +88,8 @@ class DomainReport:
     skipped: dict[str, list[str]]
     traits: dict[str, int]
     duplicates: list[list[str]]
+    conflicts: list[list[tuple[str, str]]]
+    huge: list[str]
     features: FeatureReport | None = None
 
 
@@ -152,11 +156,23 @@ def _report(domain: AnyDomain, rows: RowStatistics | None) -> DomainReport:
         numbers = torch.bincount(domain.labels, minlength=len(domain.classes)).tolist()
         counts = dict(zip(domain.classes, numbers, strict=True))
     traits: Counter[str] = Counter()
+    huge: list[int] = []
     if isinstance(domain, ImageDomain):
         traits.update(trait for of_one in domain.inputs.traits for trait in of_one)
-    duplicates = [_ids(domain, group) for group in _duplicate_groups(*_contents(domain, rows))]
+        huge = [row for row, size in enumerate(domain.inputs.sizes) if math.prod(size) > HUGE]
+    groups = _duplicate_groups(*_contents(domain, rows))
     features = _features(domain, rows) if rows and isinstance(domain, Domain) else None
-    return DomainReport(domain.name, len(domain), counts, dict(skipped), dict(traits), duplicates, features)
+    return DomainReport(
+        domain.name,
+        len(domain),
+        counts,
+        dict(skipped),
+        dict(traits),
+        [_ids(domain, group) for group in groups],
+        _conflicts(domain, groups),
+        _ids(domain, huge),
+        features,
+    )
 
 
 def _features(domain: Domain, rows: RowStatistics) -> FeatureReport:
@@ -201,6 +217,18 @@ def _duplicate_groups(rows: NDArray[np.int64], contents: NDArray[np.bytes_]) -> 
     for at in np.flatnonzero(counts[groups_of] > 1).tolist():
         groups[int(groups_of[at])].append(int(rows[at]))
     return list(groups.values())
+
+
+def _conflicts(domain: AnyDomain, groups: list[list[int]]) -> list[list[tuple[str, str]]]:
+    """Return those groups of equal content whose labels differ, as (sample, class)."""
+    if domain.labels is None:
+        return []
+    classes = [[domain.classes[k] for k in domain.labels[group].tolist()] for group in groups]
+    return [
+        list(zip(_ids(domain, group), names, strict=True))
+        for group, names in zip(groups, classes, strict=True)
+        if len(set(names)) > 1
+    ]
 
 
 def _leaked(
@@ -261,10 +289,17 @@ def _column_warnings(name: str, own: FeatureReport, other: FeatureReport) -> lis
 
 def _domain_warnings(report: DomainReport) -> list[str]:
     lines = [f"skipped {len(ids)}, {why}: {_first_few(ids)}" for why, ids in report.skipped.items()]
-    if report.duplicates:
-        copies = sum(len(ids) - 1 for ids in report.duplicates)
-        groups = _first_few([" = ".join(ids) for ids in report.duplicates])
-        lines.append(f"{copies} copies of other {_things(report)}: {groups}")
+    if report.conflicts:
+        groups = _first_few([" = ".join(f"{each} ({name})" for each, name in group) for group in report.conflicts])
+        lines.append(f"{len(report.conflicts)} {_things(report)} are there under several labels: {groups}; keep one")
+    in_conflict = {group[0][0] for group in report.conflicts}
+    alike = [ids for ids in report.duplicates if ids[0] not in in_conflict]
+    if alike:
+        copies = sum(len(ids) - 1 for ids in alike)
+        lines.append(f"{copies} copies of other {_things(report)}: {_first_few([' = '.join(ids) for ids in alike])}")
+    if report.huge:
+        cost = f"more than {HUGE / 1e6:.0f} million pixels, which takes time and memory"
+        lines.append(f"{len(report.huge)} pictures have {cost}: {_first_few(report.huge)}; smaller copies would do")
     if report.features and report.features.zero_rows:
         empty = report.features.zero_rows
         lines.append(f"{len(empty)} rows are zeros only: {_first_few(empty)}")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from safda.errors import SafdaError, SafdaWarning, nearest
+from safda.errors import SafdaError, SafdaWarning, first_line, nearest
 from safda.nn.vision import guard_torchvision
 from safda.nn.weights import hub_file, load_backbone
 from safda.recipe import NetworkKnobs
@@ -150,8 +150,14 @@ def make_backbone(network: NetworkKnobs, sample: Tensor, given: nn.Module | None
         config = image_config(network.backbone, backbone)
         backbone = Backbone(backbone, config.mean, config.std, network.frozen, network.backbone_norm == "fixed")
     one = sample.unsqueeze(0)
-    with torch.no_grad():
-        features = backbone.eval()(one if one.dtype == torch.uint8 else one.float())
+    try:
+        with torch.no_grad():
+            features = backbone.eval()(one if one.dtype == torch.uint8 else one.float())
+    except RuntimeError as error:
+        size = "×".join(map(str, sample.shape))
+        raise SafdaError(
+            f"the backbone takes no pictures of {size} ({first_line(error)}); choose another network.image_size"
+        ) from error
     if features.ndim != 2:
         raise SafdaError(f"the backbone must give n×d features, not {features.ndim} dimensions")
     return backbone.train(), features.shape[1]
@@ -275,8 +281,4 @@ def _timm_backbone(network: NetworkKnobs, sample: Tensor) -> nn.Module:
         model: nn.Module = timm.create_model(name, num_classes=0, in_chans=sample.shape[0], **options)
         return model
     except Exception as error:  # timm raises many kinds
-        raise SafdaError(f"network.backbone = {name!r} could not be made: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        raise SafdaError(f"network.backbone = {name!r} could not be made: {first_line(error)}") from error

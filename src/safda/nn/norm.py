@@ -25,6 +25,10 @@ class _SumOverProcesses(torch.autograd.Function):
         return total
 
 
+def _sum_over_processes(values: Tensor) -> Tensor:
+    return cast(Tensor, _SumOverProcesses.apply(values))  # type: ignore[no-untyped-call]
+
+
 class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm over all processes, on any device; torch's own is for GPUs only."""
 
@@ -36,23 +40,23 @@ class SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
         """Normalise by the statistics of every process's rows together."""
         if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
             return super().forward(rows)
-        over = [d for d in range(rows.ndim) if d != 1]
-        local = torch.cat([rows.sum(over), rows.square().sum(over), rows.new_tensor([rows.numel() / rows.shape[1]])])
-        total = cast(Tensor, _SumOverProcesses.apply(local))  # type: ignore[no-untyped-call]
+        over, shape = [d for d in range(rows.ndim) if d != 1], [1, -1] + [1] * (rows.ndim - 2)
+        local = torch.cat([rows.sum(over), rows.new_tensor([rows.numel() / rows.shape[1]])])
+        total = _sum_over_processes(local)
         count = total[-1].detach()
-        mean, square = total[:-1].div(count).chunk(2)
-        variance = square - mean.square()
+        mean = total[:-1] / count
+        centred = rows - mean.view(shape)  # squares of what lies far from zero would lose their digits
+        variance = _sum_over_processes(centred.square().sum(over)) / count
         if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
             with torch.no_grad():
                 self.running_mean.lerp_(mean, self.momentum)
                 self.running_var.lerp_(variance * count / (count - 1), self.momentum)
                 if self.num_batches_tracked is not None:
                     self.num_batches_tracked.add_(1)
-        shape = [1, -1] + [1] * (rows.ndim - 2)
         scale = (variance + self.eps).rsqrt()
         if self.affine:
             scale = scale * self.weight
-        normed: Tensor = (rows - mean.view(shape)) * scale.view(shape)
+        normed: Tensor = centred * scale.view(shape)
         return normed + self.bias.view(shape) if self.affine else normed
 
 

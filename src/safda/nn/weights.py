@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
+import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from safda.errors import SafdaError
+from safda.errors import SafdaError, first_line, reading
 
 _HUB_FILE = "model.safetensors"
 _BRING = "--weights FILE (in Python, network.weights)"
@@ -19,11 +20,22 @@ _NAMED = 3  # keys that an error lists before it counts the rest
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read tensors; the format cannot hold code."""
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise SafdaError(f"{path}: is not a readable weights file: {error}") from None
+    """Read tensors, all of them finite; the format cannot hold code."""
+    with reading(path, "weights file"):
+        weights = load_file(path)
+    bad = not_finite(weights)
+    if bad:
+        raise SafdaError(f"{path}: its weights {_first_few(bad)} are not finite; take another copy, or train again")
+    return weights
+
+
+def not_finite(weights: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of tensors that hold a NaN or an infinity.
+
+    >>> not_finite({"a": torch.zeros(2), "b": torch.tensor([0.0, torch.nan])})
+    ['b']
+    """
+    return [name for name, value in weights.items() if not torch.isfinite(value).all()]
 
 
 def load_backbone(network: nn.Module, path: Path, head: tuple[str, ...]) -> None:
@@ -70,10 +82,9 @@ def hub_file(name: str, repository: str | None) -> Path:
         get_session().head(hf_hub_url(repository, _HUB_FILE), timeout=_PATIENCE)
         return Path(hf_hub_download(repository, _HUB_FILE))
     except Exception as error:  # the client's errors differ between its versions
-        why = (str(error).splitlines() or [type(error).__name__])[0]
         raise SafdaError(
-            f"the weights of {name!r} are not on this machine and cannot be downloaded ({why}); fetch {_HUB_FILE} of "
-            f"{repository} from the hub where you can, and give it here: {_BRING}"
+            f"the weights of {name!r} are not on this machine and cannot be downloaded ({first_line(error)}); fetch "
+            f"{_HUB_FILE} of {repository} from the hub where you can, and give it here: {_BRING}"
         ) from None
 
 

@@ -26,6 +26,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -35,7 +36,7 @@ from typing import Any
 from safetensors.torch import save as serialise
 from torch import Tensor
 
-from safda.errors import SafdaError
+from safda.errors import SafdaError, SafdaWarning
 from safda.formats import FORMAT, check_format, upgraded_names
 from safda.io import disk_errors, read_json, sync_dir, write_bytes, write_json, write_text
 from safda.nn.weights import read_weights
@@ -159,9 +160,14 @@ class RunFolder:
             file.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return all metrics so far; a line that a kill cut short is left out."""
-        lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        """Return all metrics so far; a line that a kill cut short is left out, and one that is damaged is told."""
+        file = self.path / "metrics.jsonl"
+        whole = [line for line in _lines(file) if line.endswith(b"\n")]
+        metrics = [line for line in map(_metrics_line, whole) if line is not None]
+        if len(metrics) < len(whole):
+            damaged = len(whole) - len(metrics)
+            warnings.warn(f"{file}: {damaged} damaged lines are left out", SafdaWarning, stacklevel=2)
+        return metrics
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop what was logged after a checkpoint, since the steps after it will be made again."""
@@ -223,6 +229,23 @@ class RunFolder:
 
     def _checkpoints(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("step-*"))
+
+
+def _lines(metrics: Path) -> list[bytes]:
+    """Read lines of metrics; where they are lost, a run can go on without them."""
+    try:
+        return metrics.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        warnings.warn(f"{metrics}: cannot be read ({error.strerror}); begun anew", SafdaWarning, stacklevel=3)
+        return []
+
+
+def _metrics_line(line: bytes) -> dict[str, Any] | None:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) and isinstance(content.get("step"), int) else None
 
 
 def _optimizer_state(checkpoint: Path) -> dict[str, Tensor]:
