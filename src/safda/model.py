@@ -85,6 +85,11 @@ class AdaptationModel(Network):
     def setup(self, source: Domain, target: Domain, progress: ProgressCallback | None = None) -> None:
         """Let every method look at both domains."""
         for method in self.methods_by_name.values():
+            if method.pictures_only and len(source.inputs.shape) == 2:
+                raise SafdaError(
+                    f"{source.name}: holds arrays, and {method.name} needs pictures that the network itself looks at; "
+                    "name pictures and leave the backbone unfrozen, or take another method"
+                )
             method.setup(self, source, target, progress)
         self.is_set_up = True
 

@@ -154,13 +154,21 @@ class Method(nn.Module):
 
     Attributes:
         name: by which recipes know it, from :func:`safda.methods.register`.
+        paper: where it is from, in a few words.
         requires: other methods that must be there too; they need not be named in a recipe.
+        excludes: other methods that cannot be there, and why.
         rides: whether it is an add-on, that another method leads.
+        passes: how often samples go through the network in an iteration, by its defaults.
+        pictures_only: whether it has no meaning on arrays.
     """
 
     name: ClassVar[str]
+    paper: ClassVar[str] = ""
     requires: ClassVar[tuple[str, ...]] = ()
+    excludes: ClassVar[Mapping[str, str]] = {}
     rides: ClassVar[bool] = False
+    passes: ClassVar[int] = 1
+    pictures_only: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Knobs:

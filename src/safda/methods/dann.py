@@ -21,6 +21,8 @@ class DANN(Method):
     Ganin, Lempitsky: Unsupervised domain adaptation by backpropagation. ICML 2015.
     """
 
+    paper = "Ganin & Lempitsky, ICML 2015"
+
     @dataclass(frozen=True)
     class Knobs(RampedWeight):
         """Domain-adversarial network."""
