@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import sklearn
@@ -11,12 +12,27 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from safda.data import Domain
 from safda.methods.afn import AFN
+from safda.methods.base import Phase
 from safda.methods.dan import DAN
 from safda.methods.jan import JAN
 from safda.methods.kernels import WIDTHS, gaussian_kernels, mean_discrepancy
+from safda.methods.mada import MADA
 from safda.methods.mcc import MCC
-from tests.test_methods import CLASSES, WIDTH, built, joint, loss_of
+from safda.methods.symnets import SymNets
+from tests.test_methods import (
+    AT_ONCE,
+    CLASSES,
+    WIDTH,
+    built,
+    joint,
+    loss_of,
+    model_of,
+    moved_by_phases,
+    set_up,
+    step_of,
+)
 
 with sklearn.config_context():  # importing skada turns metadata routing on for good; other tests are to go without
     from skada.deep.losses import mcc_loss
@@ -186,3 +202,121 @@ def test_norms_move_the_way_they_should(knobs, grows):
     rows = batch.embedding.detach()
     descend(lambda: loss_of(AFN(**knobs), replace(batch, embedding=scale * rows, metrics={})), scale)
     assert (scale > 1.5) if grows else (scale < 0.5)
+
+
+# ----------------------------------------------------------------------------------------------------- ADDA
+
+
+def test_addas_losses_are_those_of_a_gan_with_inverted_labels():
+    model = set_up(model_of("adda", **{"adda.weight": 0.3}))
+    adda = model.methods["adda"]
+    adda.refresh()
+    tell, fool = model.phases(0.5)
+    torch.manual_seed(1)
+    source, target = adda.source_bottleneck.eval(), model.bottleneck
+    inputs = torch.randn(8, 5).double()  # as step_of draws them
+    probability_source = torch.sigmoid(adda.discriminator(source(inputs)))
+    both = target(torch.cat([inputs, inputs + 1]))  # one batch norm for both, as the recipe has it
+    probability_target = torch.sigmoid(adda.discriminator(both[8:]))
+    wanted = -(probability_source.log().mean() + (1 - probability_target).log().mean()) / 2
+    assert step_of(model, phase=tell).losses["adda"].item() == pytest.approx(wanted.item())
+    wanted = -0.3 * probability_target.log().mean()
+    assert step_of(model, phase=fool).losses["adda_fool"].item() == pytest.approx(wanted.item())
+
+
+def test_addas_stages_and_who_moves_in_each():
+    model = set_up(model_of("adda"))
+    adda = model.methods["adda"]
+    assert moved_by_phases(model) == {"learn the source": {"bottleneck", "classifier"}}
+    adda.refresh()
+    still = {name: value.clone() for name, value in adda.source_bottleneck.state_dict().items()}
+    assert moved_by_phases(model) == {"tell apart": {"methods"}, "fool": {"bottleneck"}}
+    adda.refresh()  # it parts once
+    for name, value in adda.source_bottleneck.state_dict().items():
+        assert torch.equal(value, still[name]), name  # weights, and batch norm's statistics too
+
+
+def test_the_sources_encoder_has_the_statistics_of_the_whole_source():
+    model = model_of("adda")
+    inputs = torch.randn(40, 5).double() * 3
+    model.setup(Domain("source", inputs, torch.arange(40) % 3, ("a", "b", "c")), Domain("target", inputs + 1))
+    step_of(model)
+    model.methods["adda"].refresh()
+    projected = model.bottleneck.linear(inputs)
+    wanted = F.relu((projected - projected.mean(0)) / (projected.var(0, correction=0) + 1e-5).sqrt())
+    torch.testing.assert_close(model.methods["adda"].source_bottleneck.eval()(inputs), wanted)
+    assert model.training
+
+
+# ------------------------------------------------------------------------------------------------------ MADA
+
+
+def test_mada_is_dann_class_by_class_on_embeddings_times_probabilities():
+    mada, batch = built(MADA(width=7)).eval(), joint()
+    wanted = 0.0
+    for k, discriminator in enumerate(mada.discriminators):
+        p = torch.sigmoid(discriminator(batch.logits.softmax(1)[:, k : k + 1] * batch.embedding))
+        wanted -= (p[:3].log().mean() + (1 - p[3:]).log().mean()).item() / 2
+    assert len(mada.discriminators) == CLASSES
+    assert loss_of(mada, batch).item() == pytest.approx(wanted)
+
+
+def test_madas_reversal_reaches_the_embedding_and_c_alone():
+    batch = joint()
+    gradients = []
+    for weight in (0.5, 1.0):
+        torch.manual_seed(0)
+        mada = built(MADA(width=7, weight=weight, **AT_ONCE)).eval()
+        inputs = [batch.embedding, batch.logits, *mada.parameters()]
+        gradients.append(torch.autograd.grad(loss_of(mada, batch), inputs, retain_graph=True))
+    (embedding_half, logits_half, *own_half), (embedding, logits, *own) = gradients
+    torch.testing.assert_close(logits, 2 * logits_half)
+    torch.testing.assert_close(embedding, 2 * embedding_half)
+    torch.testing.assert_close(own, own_half)
+    assert logits.any()
+
+
+# --------------------------------------------------------------------------------------------------- SymNets
+
+
+def symnets_batch():
+    batch = joint()
+    classifier = nn.Linear(WIDTH, CLASSES).double()
+    return replace(batch, net=SimpleNamespace(classifier=classifier), logits=classifier(batch.embedding))
+
+
+def test_symnets_losses_are_the_papers():
+    symnets, batch = built(SymNets(**AT_ONCE)), symnets_batch()
+    with torch.no_grad():
+        z_s, z_t = symnets.source_classifier(batch.embedding), batch.logits
+        p = torch.cat([z_s, z_t], 1).softmax(1)
+        rows, y = torch.arange(3), batch.labels
+        task = F.nll_loss(z_s[:3].softmax(1).log(), y) + F.nll_loss(z_t[:3].softmax(1).log(), y)
+        domain = -p[:3, :CLASSES].sum(1).log().mean()
+        category = -(p[rows, y].log().mean() + p[rows, y + CLASSES].log().mean()) / 2
+        torch.testing.assert_close(symnets.source_loss(batch), task + domain + category)
+        target = p[3:]
+        share_s, share_t = target[:, :CLASSES].sum(1), target[:, CLASSES:].sum(1)
+        q = target[:, :CLASSES] + target[:, CLASSES:]
+        losses = symnets.losses(batch, Phase())
+        torch.testing.assert_close(losses["symnets_tell"], -share_t.log().mean())
+        wanted = -(share_s.log() + share_t.log()).mean() / 2 - (q * q.log()).sum(1).mean()
+        torch.testing.assert_close(losses["symnets"], wanted)
+
+
+def test_symnets_classifiers_learn_to_tell_and_features_to_confuse():
+    symnets, batch = built(SymNets(**AT_ONCE)), symnets_batch()
+    classifiers = [*symnets.parameters(), *batch.net.classifier.parameters()]
+
+    def reached(loss):
+        gradients = torch.autograd.grad(loss, [batch.embedding, *classifiers], allow_unused=True, retain_graph=True)
+        return gradients[0] is not None, all(g is not None for g in gradients[1:])
+
+    losses = symnets.losses(batch, Phase())
+    assert reached(losses["symnets_tell"]) == (False, True)
+    assert reached(losses["symnets"]) == (True, False)
+    embedding, *own = torch.autograd.grad(symnets.source_loss(batch), [batch.embedding, *classifiers])
+    joint_logits = torch.cat([symnets.source_classifier(batch.embedding[:3]), batch.logits[:3]], 1)
+    category = F.cross_entropy(joint_logits, batch.labels) + F.cross_entropy(joint_logits, batch.labels + CLASSES)
+    torch.testing.assert_close(embedding, torch.autograd.grad(category / 2, batch.embedding)[0])
+    assert all(g.any() for g in own)

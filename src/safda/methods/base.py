@@ -17,7 +17,7 @@ Losses of several methods add up, and none knows of the others, of the optimizer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from safda.knobs import filled, knob
 from safda.schedules import ramp
@@ -258,6 +259,17 @@ def mean_over_processes(values: Tensor) -> Tensor:
     total = values.detach().clone()
     dist.all_reduce(total)
     return total / dist.get_world_size()
+
+
+def standing_still(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Return a module as a function that passes a gradient to its inputs and none to its weights."""
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+
+    def call(rows: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(module, weights, (rows,))
+        return outputs
+
+    return call
 
 
 class _Reverse(torch.autograd.Function):

@@ -64,7 +64,7 @@ def domain_confusion(method: Method, batch: Batch, scores: Tensor, weights: Tens
     Args:
         method: whose discriminator it is.
         batch: the step's tensors.
-        scores: one per row; positive says source.
+        scores: one per row, or several; positive says source.
         weights: one per row, of mean one within each domain.
     """
     source, target = batch.split(scores)
