@@ -31,8 +31,8 @@ class ADDA(Method):
     The network's own F and B go on as the target's encoder, from the same weights. Two optimizer steps an iteration:
     D learns to tell the source's embedding from the target's, then the target's encoder to be taken for the source,
     −log D(t), with inverted labels and no reversal. C answers for the target with its encoder. On arrays, or with a
-    frozen backbone, the encoder is B. The source's encoder is a copy that stands still: nothing is dropped in it, and
-    B's batch norm has the statistics of the whole source at the time of the parting.
+    frozen backbone, the encoder is B. The source's encoder is a copy that stands still, and batch norm in its B has the
+    statistics of the whole source at the time of the parting; only dropout falls on both domains alike.
 
     Tzeng, Hoffman, Saenko, Darrell: Adversarial discriminative domain adaptation. CVPR 2017. The authors train each
     stage for as many steps, the second at a fifth of the learning rate, with Adam; here the learning rate is the
@@ -112,6 +112,7 @@ class ADDA(Method):
     def _source_embedding(self, batch: Batch) -> Tensor:
         for part in (self.source_backbone, self.source_bottleneck):
             part.eval()
+        self.source_bottleneck.dropout.train()  # or D would know the target by its zeros
         embedding: Tensor = self.source_bottleneck(batch.net.centring(self.source_backbone(batch.source.inputs)))
         return embedding
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from safda.nn.backbones import make_backbone
+from safda.nn.backbones import Backbone, make_backbone
 from safda.nn.heads import Bottleneck, Centred, make_classifier
 from safda.recipe import NetworkKnobs
 
@@ -73,6 +73,12 @@ class Network(nn.Module):
         """Return φ, and B's linear layer of it: the first half of :meth:`encode`."""
         features = self.centring(self.backbone(inputs))
         return features, self.bottleneck.linear(features)
+
+    def as_floats(self, inputs: Tensor) -> Tensor:
+        """Return inputs that can be mixed and mean the same: pictures of 8 bits normalised, others as they are."""
+        if inputs.dtype == torch.uint8 and isinstance(self.backbone, Backbone):
+            return self.backbone.normalised(inputs)
+        return inputs
 
     @torch.no_grad()
     def evaluation_logits(self, projected: Tensor) -> Tensor:
