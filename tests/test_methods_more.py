@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import sklearn
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import safda
 from safda.data import Domain
+from safda.methods import METHODS, dmrl, vmt
 from safda.methods.afn import AFN
-from safda.methods.base import Phase
+from safda.methods.base import Batch, Phase
+from safda.methods.cat import CAT, clustering
 from safda.methods.dan import DAN
+from safda.methods.dann import DANN
+from safda.methods.dmrl import DMRL
+from safda.methods.emixnet import EMixNet
 from safda.methods.jan import JAN
 from safda.methods.kernels import WIDTHS, gaussian_kernels, mean_discrepancy
 from safda.methods.mada import MADA
 from safda.methods.mcc import MCC
+from safda.methods.mdd import MDD
+from safda.methods.mixup import mates_within
 from safda.methods.symnets import SymNets
+from safda.methods.vmt import VMT
+from safda.nn.network import Encoded
+from tests.conftest import blobs
 from tests.test_methods import (
     AT_ONCE,
     CLASSES,
@@ -30,6 +43,7 @@ from tests.test_methods import (
     loss_of,
     model_of,
     moved_by_phases,
+    net,
     set_up,
     step_of,
 )
@@ -320,3 +334,269 @@ def test_symnets_classifiers_learn_to_tell_and_features_to_confuse():
     category = F.cross_entropy(joint_logits, batch.labels) + F.cross_entropy(joint_logits, batch.labels + CLASSES)
     torch.testing.assert_close(embedding, torch.autograd.grad(category / 2, batch.embedding)[0])
     assert all(g.any() for g in own)
+
+
+# ------------------------------------------------------------------------------------------------------ CAT
+
+
+def cat_of(batch, **knobs):
+    cat = CAT(start=0.0, rise=0.001, **knobs)
+    cat.setup(SimpleNamespace(classes=CLASSES), None, torch.zeros(20))
+    return cat
+
+
+def test_cat_adds_up_clusters_of_both_domains_and_the_meeting_of_centres():
+    batch = joint()
+    batch.labels[:] = torch.tensor([0, 2, 2])
+    logits, classes = batch.logits.detach(), [0, 2, 2, *batch.target.logits.argmax(1).tolist()]
+
+    def d(x, y):
+        return (x - y).square().mean().item()
+
+    wanted = 0.0
+    for domain in (range(3), range(3, 8)):
+        for i in domain:
+            for j in domain:
+                own = d(logits[i], logits[j])
+                wanted += (own if classes[i] == classes[j] else max(0.0, 1.5 - own)) / len(domain) ** 2
+    shared = set(classes[:3]) & set(classes[3:])
+    for k in shared:
+        source, target = ([logits[i] for i in domain if classes[i] == k] for domain in (range(3), range(3, 8)))
+        wanted += d(sum(source) / len(source), sum(target) / len(target)) / len(shared)
+    assert shared
+    assert loss_of(cat_of(batch, margin=1.5, weight=2.0), batch).item() == pytest.approx(2 * wanted)
+
+
+def test_the_teacher_says_what_predictions_are_on_average_and_decides_by_it():
+    batch = joint()
+    cat = cat_of(batch, average=0.6)
+    rows, p = batch.target.rows, batch.target.logits.softmax(1).detach().float()
+    for wanted in (0.4 * p, (0.6 * 0.4 + 0.4) * p):
+        loss_of(cat, batch)
+        cat.observe(batch.kept["cat"])
+        torch.testing.assert_close(cat.training_state()["said"][rows], wanted)
+    said = torch.zeros(20, CLASSES)
+    said[:, 3] = 9.0
+    cat.load_training_state({"said": said})
+    pulled = replace(batch, labels=torch.full((3,), 3))  # to the teacher, all are of one class
+    assert loss_of(cat, pulled).item() == pytest.approx(all_of_one_class(batch), rel=1e-6)
+
+
+def all_of_one_class(batch):
+    sides = [side.logits.detach() for side in (batch.source, batch.target)]
+    within = sum((torch.cdist(side, side).square() / CLASSES).mean().item() for side in sides)
+    return within + (sides[0].mean(0) - sides[1].mean(0)).square().mean().item()
+
+
+def test_cats_weight_is_that_of_its_authors_code():
+    knobs = CAT().knobs
+    for step in (0, 4999, 5000, 9000, 15000, 40000):
+        wanted = math.exp(-(1 - min((step - 5000) / 10000, 1.0)) * 10) if step >= 5000 else 0.0
+        assert knobs.at(step / 40000) == pytest.approx(wanted)
+
+
+def test_cat_gathers_classes_and_parts_others():
+    logits, classes = torch.randn(6, CLASSES, dtype=torch.float64, requires_grad=True), torch.arange(6) % 3
+    before = logits.detach().clone()
+    descend(lambda: clustering(logits, classes, 4.0), logits, lr=2.0)
+    same = classes.unsqueeze(0) == classes.unsqueeze(1)
+    was, now = (torch.cdist(z, z).square().detach() / CLASSES for z in (before, logits))
+    assert now[same].mean() < 0.3 * was[same].mean()
+    assert now[~same].mean() > was[~same].mean()
+
+
+# ------------------------------------------------------------------------------------- mixes of inputs
+
+
+def live(sources=3, targets=5):
+    """A batch of a network that can be asked again: a linear F, B and C."""
+    torch.manual_seed(3)
+    encoder, classifier = nn.Linear(4, WIDTH).double(), nn.Linear(WIDTH, CLASSES).double()
+
+    def encode(inputs, sources=0):
+        embedding = encoder(inputs)
+        return Encoded(inputs, embedding, embedding, classifier(embedding))
+
+    network = SimpleNamespace(
+        **vars(net()), encode=encode, as_floats=lambda inputs: inputs, encoder=encoder, classifier=classifier
+    )
+    inputs = torch.randn(sources + targets, 4).double()
+    labels, rows = torch.randint(0, CLASSES, (sources,)), torch.arange(sources + targets)
+    return Batch(network, {}, labels, rows, inputs, *encode(inputs), progress=0.5)
+
+
+@pytest.fixture
+def draws(monkeypatch):
+    """Weights and mates that a test knows."""
+    mates = torch.tensor([1, 2, 0, 4, 5, 6, 7, 3])
+    for module in (dmrl, vmt):
+        monkeypatch.setattr(module, "draw_beta", lambda _, rows, like: torch.linspace(0.2, 0.9, rows).to(like))
+        monkeypatch.setattr(module, "mates_within", lambda batch: mates)
+    return mates
+
+
+def test_mates_are_of_the_same_domain_and_each_is_taken_once():
+    mates = mates_within(joint())
+    assert sorted(mates[:3].tolist()) == [0, 1, 2]
+    assert sorted(mates[3:].tolist()) == [3, 4, 5, 6, 7]
+
+
+def test_e_mixnet_mixes_sure_target_samples_with_the_most_distant_source_sample():
+    method, batch = built(EMixNet(threshold=0.4, mix_weight=2.0, **AT_ONCE)), live()
+    p = batch.logits.softmax(1).detach()
+    embedding, wanted, sure = batch.embedding.detach(), 0.0, 0
+    for t in range(3, 8):
+        answer = int(p[t].argmax())
+        if p[t, answer] < 0.4:
+            continue
+        sure += 1
+        distant = min(range(3), key=lambda s: F.cosine_similarity(embedding[s], embedding[t], dim=0).item())
+        mix = 0.6 * batch.inputs[distant] + 0.4 * batch.inputs[t]
+        q = batch.net.encode(mix.unsqueeze(0)).logits.softmax(1)[0].detach()
+        wanted -= (0.6 * math.log(q[batch.labels[distant]]) + 0.4 * math.log(q[answer])) / 5
+    assert 0 < sure < 5
+    losses = method.losses(batch, Phase())
+    assert losses["e-mixnet_mixes"].item() == pytest.approx(2 * wanted)
+    torch.testing.assert_close(losses["e-mixnet"], MDD.losses(method, batch, Phase())["e-mixnet"])
+    own = [*batch.net.encoder.parameters(), *batch.net.classifier.parameters()]
+    assert all(g.any() for g in torch.autograd.grad(losses["e-mixnet_mixes"], own))  # F, B and C learn from mixes
+
+
+def test_e_mixnets_mixes_teach_c_both_labels():
+    method, batch = built(EMixNet(threshold=0.0)), live()
+    before = method._mixes(batch).item()
+    labels = F.one_hot(batch.labels, CLASSES).double()
+    descend(lambda: method._mixes(batch), *batch.net.classifier.parameters(), lr=0.5)
+    answers = F.one_hot(batch.target.logits.argmax(1), CLASSES)  # they were given before
+    distant = (F.normalize(batch.embedding[3:]) @ F.normalize(batch.embedding[:3]).T).argmin(1)
+    mixes = 0.6 * batch.inputs[distant] + 0.4 * batch.inputs[3:]
+    learnt = batch.net.encode(mixes).logits.softmax(1)
+    torch.testing.assert_close(learnt, 0.6 * labels[distant] + 0.4 * answers, atol=0.25, rtol=0)
+    assert method._mixes(batch).item() < 0.8 * before
+
+
+def test_dmrls_mixes_are_the_papers(draws):
+    method, batch = built(DMRL(width=7, source_mix=2.0, target_mix=3.0, domain_mix=4.0, **AT_ONCE)).eval(), live()
+    x, z, losses = batch.inputs, batch.logits.detach(), method.losses(batch, Phase())
+    source = target = domain = 0.0
+    for i in range(8):
+        j, w = int(draws[i]), 0.2 + 0.1 * i
+        again = batch.net.encode((w * x[i] + (1 - w) * x[j]).unsqueeze(0)).logits.softmax(1)[0]
+        if i < 3:
+            first, second = again[batch.labels[i]].item(), again[batch.labels[j]].item()
+            source -= (w * math.log(first) + (1 - w) * math.log(second)) / 3
+            w = 0.2 + 0.35 * i  # of three
+            between = batch.net.encode((w * x[i] + (1 - w) * x[3 + i]).unsqueeze(0)).embedding
+            d = torch.sigmoid(method.discriminator(between)).item()
+            domain -= (w * math.log(d) + (1 - w) * math.log(1 - d)) / 3
+        else:
+            target += (again - (w * z[i] + (1 - w) * z[j]).softmax(0)).abs().mean().item() / 5
+    assert losses["dmrl_source"].item() == pytest.approx(2 * source)
+    assert losses["dmrl_target"].item() == pytest.approx(3 * target)
+    assert losses["dmrl_domain"].item() == pytest.approx(4 * domain)
+    torch.testing.assert_close(losses["dmrl"], DANN.losses(method, batch, Phase())["dmrl"])
+
+
+def test_dmrls_domain_mixup_is_a_game_between_d_and_the_encoder(draws):
+    gradients = {}
+    for weight in (-1.0, 1.0):  # a reversal of −1 is no reversal
+        torch.manual_seed(0)
+        batch, method = live(), built(DMRL(width=7, **AT_ONCE)).eval()
+        method.knobs = replace(method.knobs, weight=weight)
+        parts = [batch.net.encoder.weight, method.discriminator[0].weight]
+        gradients[weight] = torch.autograd.grad(method.losses(batch, Phase())["dmrl_domain"], parts)
+    torch.testing.assert_close(gradients[1.0][0], -gradients[-1.0][0])
+    torch.testing.assert_close(gradients[1.0][1], gradients[-1.0][1])
+
+
+def ced(p, q):
+    return -(p * q.log()).sum(1).mean().item()
+
+
+def test_vmts_losses_are_the_papers(draws, monkeypatch):
+    moved = torch.randn(8, 4).double()
+    monkeypatch.setattr(VMT, "_perturbed", lambda self, batch: moved)
+    method, batch = built(VMT(width=7, entropy=2.0, source_smooth=3.0, target_smooth=4.0)).eval(), live()
+    w = torch.linspace(0.2, 0.9, 8).double().unsqueeze(1)
+    x, z, p = batch.inputs, batch.logits, batch.logits.softmax(1)
+    adversarial = batch.net.encode(moved).logits.softmax(1)
+    mixes = batch.net.encode(w * x + (1 - w) * x[draws]).logits.softmax(1)
+    between = (w * z + (1 - w) * z[draws]).softmax(1)
+    losses = method.losses(batch, Phase())
+    assert losses["vmt_entropy"].item() == pytest.approx(2 * ced(p[3:], p[3:]))
+    assert losses["vmt_source"].item() == pytest.approx(3 * (ced(p[:3], adversarial[:3]) + ced(between[:3], mixes[:3])))
+    assert losses["vmt_target"].item() == pytest.approx(4 * (ced(p[3:], adversarial[3:]) + ced(between[3:], mixes[3:])))
+    torch.testing.assert_close(losses["vmt"], DANN.losses(method, batch, Phase())["vmt"])
+
+
+def test_vmts_step_has_its_length_and_changes_predictions_more_than_any_of_many_others():
+    method, batch = built(VMT(radius=0.1)), live(10, 10)
+    length = batch.inputs.norm(dim=1).mean()
+    step = method._perturbed(batch) - batch.inputs
+    torch.testing.assert_close(step.norm(dim=1), (0.1 * length).expand(20))
+    p = batch.logits.softmax(1)
+
+    def change(steps):
+        q = batch.net.encode(batch.inputs + steps).logits.softmax(1)
+        return (p * (p / q).log()).sum().item()
+
+    others = [F.normalize(torch.randn(20, 4).double()) * 0.1 * length for _ in range(50)]
+    assert change(step) > max(change(other) for other in others)
+
+
+def test_vmt_makes_a_network_straight_between_samples():
+    def bend(*losses):
+        """How far predictions half-way are from those of the logits' mean, after training with these losses."""
+        model = set_up(model_of("vmt"))
+        descend(lambda: sum(step_of(model).losses[name] for name in losses), *model.parameters(), lr=0.3)
+        model.eval()
+        x = torch.randn(2, 30, 5, generator=torch.Generator().manual_seed(0)).double()
+        middle, ends = model.predict(x.mean(0))[0], torch.stack([model.predict(each)[0] for each in x])
+        p, q = ends.mean(0).softmax(1), middle.softmax(1)
+        return (p * (p / q).log()).sum(1).mean().item()
+
+    assert bend("classification", "vmt_source", "vmt_target") < 0.8 * bend("classification")
+
+
+# ------------------------------------------------------------------------------ games, in the whole loop
+
+
+def toy(seed=0):
+    """Three clouds, which the target has elsewhere: features and labels of both."""
+    (X, y), (X_target, y_target) = blobs(seed, 0.0, per_class=60), blobs(seed + 100, 0.0, per_class=60)
+    return X, y, (X_target + np.array([2, -2, 0, 4, 0, 0])).astype(np.float32), y_target
+
+
+def adapted(*methods, **changes):
+    X, y, X_target, _ = toy()
+    small = {"network.bottleneck_width": 32, "network.classifier_width": 32, "optimizer.lr": 0.02, "steps": 200}
+    quick = {"recipe": "paper-office31", "cpu": True, **small, "optimizer.decay": 0.0, **changes}
+    return safda.fit((X, y), X_target, methods=list(methods), **quick)
+
+
+def gap(source, target):
+    """Distance of the domains' means, in units of the source's spread."""
+    return float(np.linalg.norm(source.mean(0) - target.mean(0)) / np.sqrt(source.var(0).sum()))
+
+
+@cache
+def gap_of(*methods):
+    width = {f"{name}.width": 32 for name in methods if hasattr(METHODS[name].Knobs(), "width")}
+    model, (X, _, X_target, _) = adapted(*methods, **width), toy()
+    return gap(model.predict(X).embedding, model.predict(X_target).embedding)
+
+
+@pytest.mark.parametrize("name", ["dann", "cdan", "mdd", "ima", "mada", "symnets", "dan", "jan", "dmrl"])
+def test_a_game_or_a_distance_brings_the_domains_together(name):
+    assert gap_of(name) < 0.75 * gap_of()
+
+
+def test_adda_brings_the_target_to_where_the_source_stands():
+    model, (X, _, X_target, y_target) = adapted("adda"), toy()
+    source = model.model.methods["adda"].source_bottleneck.eval()
+    with torch.no_grad():
+        before, there = source(torch.tensor(X_target)), source(torch.tensor(X))
+        unadapted = model.model.classifier(before).argmax(1).numpy()
+    predictions = model.predict(X_target)
+    assert gap(there.numpy(), predictions.embedding) < 0.5 * gap(there.numpy(), before.numpy())
+    assert (predictions.logits.argmax(1) == y_target).mean() > (unadapted == y_target).mean()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -17,7 +16,7 @@ from safda.methods.mixup import draw_beta, mates_within, mixed
 
 @register("dmrl")
 class DMRL(DANN):
-    """DANN, and two regularisers by mixes x̃ = w·x + (1 − w)·x′ of inputs, w ~ Beta(0.2, 0.2), one draw for a batch.
+    """DANN, and two regularisers by mixes x̃ = w·x + (1 − w)·x′ of inputs, w ~ Beta(0.2, 0.2).
 
     Category mixup, within each domain: of the source, cross-entropy with both labels, weighed by w and 1 − w; of the
     target, the mean of |softmax(C(x̃)) − softmax(w·C(x) + (1 − w)·C(x′))|. Domain mixup, between the domains: D is to
@@ -25,8 +24,9 @@ class DMRL(DANN):
 
     Wu, Inkpen, El-Roby: Dual mixup regularized learning for adversarial domain adaptation. ECCV 2020. The authors'
     released code lets D tell mixes of the source from mixes of the target, in place of mixes between the domains, and
-    starts DANN's own loss an epoch late; all their weights are 1. On arrays, inputs are the features. SAF meets it in
-    F's features and C, and mixes features of the target again.
+    starts DANN's own loss an epoch late; all their weights are 1. It draws one w for a batch, here each sample has its
+    own: where all rows have the same, B's batch norm takes away the very thing that D is to find. On arrays, inputs are
+    the features. SAF meets it in F's features and C.
     """
 
     paper = "Wu et al., ECCV 2020"
@@ -48,20 +48,21 @@ class DMRL(DANN):
         return {**super().losses(batch, phase), **self._category(batch), "dmrl_domain": self._domain(batch)}
 
     def _category(self, batch: Batch) -> dict[str, Tensor]:
-        knobs, labels, sizes = self.knobs, batch.labels, [len(rows) for rows in batch.split(batch.rows)]
+        knobs, labels, sources = self.knobs, batch.labels, len(batch.labels)
         inputs, mates = batch.net.as_floats(batch.inputs), mates_within(batch)
-        w = torch.cat([draw_beta(knobs.beta, 1, batch.logits).expand(size) for size in sizes])
-        source, target = batch.split(batch.net.encode(mixed(inputs, inputs[mates], w), sizes[0]).logits)
-        first, second = (F.cross_entropy(source, y, reduction="none") for y in (labels, labels[mates[: sizes[0]]]))
+        w = draw_beta(knobs.beta, len(inputs), batch.logits)
+        source, target = batch.split(batch.net.encode(mixed(inputs, inputs[mates], w), sources).logits)
+        first, second = (F.cross_entropy(source, y, reduction="none") for y in (labels, labels[mates[:sources]]))
         wanted = batch.split(mixed(batch.logits, batch.logits[mates], w))[1]
         return {
-            "dmrl_source": knobs.source_mix * mixed(first, second, w[: sizes[0]]).mean(),
+            "dmrl_source": knobs.source_mix * mixed(first, second, w[:sources]).mean(),
             "dmrl_target": knobs.target_mix * (target.softmax(1) - wanted.softmax(1)).abs().mean(),
         }
 
     def _domain(self, batch: Batch) -> Tensor:
         source, target = batch.split(batch.net.as_floats(batch.inputs))
-        pairs, w = min(len(source), len(target)), draw_beta(self.knobs.beta, 1, batch.logits)
+        pairs = min(len(source), len(target))
+        w = draw_beta(self.knobs.beta, pairs, batch.logits)
         embedding = batch.net.encode(mixed(source[:pairs], target[:pairs], w)).embedding
-        scores = self.discriminator(reverse(embedding, self.knobs.at(batch.progress)))
+        scores = self.discriminator(reverse(embedding, self.knobs.at(batch.progress))).squeeze(1)
         return self.knobs.domain_mix * mixed(F.softplus(-scores), F.softplus(scores), w).mean()
