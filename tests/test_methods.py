@@ -300,7 +300,7 @@ def test_a_method_tells_how_often_samples_go_through_the_network(name):
 def test_a_method_that_excludes_another_says_why():
     for name in RUNNABLE:
         for other, why in METHODS[name].excludes.items():
-            with pytest.raises(SafdaError, match=f"methods: '{name}' and '{other}' do not go together: {why}"):
+            with pytest.raises(SafdaError, match=f"methods: '{name}' and '{other}': {why}; leave one"):
                 Recipe().override({"methods": [other, name]})
     assert "saf" in METHODS["adda"].excludes
 

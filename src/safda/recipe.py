@@ -310,7 +310,7 @@ def _method_names(value: Any, where: str) -> tuple[str, ...]:
             raise SafdaError(f"{where}: methods: {name!r} is named twice")
         for other, why in METHODS[name].excludes.items():
             if other in names:
-                raise SafdaError(f"{where}: methods: {name!r} and {other!r} do not go together: {why}")
+                raise SafdaError(f"{where}: methods: {name!r} and {other!r}: {why}; leave one of them out")
     return tuple(names)
 
 

@@ -43,7 +43,7 @@ class ADDA(Method):
     paper = "Tzeng et al., CVPR 2017"
     passes = 2
     excludes: ClassVar[Mapping[str, str]] = {
-        "saf": "SAF trains C on the target's features, and ADDA lets C stand still by then; leave one of them out"
+        "saf": "SAF trains C on the target's features, and ADDA lets C stand still by then"
     }
 
     @dataclass(frozen=True)

@@ -181,6 +181,19 @@ class Method(nn.Module):
         super().__init__()
         self.knobs = filled(self.Knobs(), knobs, getattr(self, "name", type(self).__name__))
 
+    @classmethod
+    def about(cls) -> dict[str, str]:
+        """Return what a user may want to know before taking it, as ``safda methods`` prints it."""
+        title = (cls.Knobs.__doc__ or "").partition(";")[0].rstrip(".")
+        return {
+            "method": cls.name,
+            "title": title,
+            "paper": cls.paper,
+            "needs": "pictures" if cls.pictures_only else "arrays or pictures",
+            "passes": str(cls.passes),
+            "saf": f"no: {cls.excludes['saf']}" if "saf" in cls.excludes else "yes",
+        }
+
     def build(self, net: Network) -> None:
         """Make the parts that this method adds, in the network's sizes. They are trained and saved with the rest."""
 
