@@ -547,7 +547,7 @@ def test_vmts_step_has_its_length_and_changes_predictions_more_than_any_of_many_
 def test_vmt_makes_a_network_straight_between_samples():
     def bend(*losses):
         """How far predictions half-way are from those of the logits' mean, after training with these losses."""
-        model = set_up(model_of("vmt"))
+        model = set_up(model_of("vmt", **{"vmt.target_smooth": 1.0}))
         descend(lambda: sum(step_of(model).losses[name] for name in losses), *model.parameters(), lr=0.3)
         model.eval()
         x = torch.randn(2, 30, 5, generator=torch.Generator().manual_seed(0)).double()
