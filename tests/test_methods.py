@@ -251,17 +251,18 @@ TINY = {"network.bottleneck_width": 8, "network.classifier_width": 8, "network.d
 def model_of(*methods, **changes):
     torch.manual_seed(0)
     recipe = Recipe().override({**TINY, "methods": list(methods), **changes})
-    return AdaptationModel(recipe, torch.zeros(5), 3).double()
+    pictures = any(METHODS[name].pictures_only for name in methods)
+    return AdaptationModel(recipe, torch.zeros(1, 16, 16) if pictures else torch.zeros(5), 3).double()
 
 
 def step_of(model, progress=0.5, phase=None):
     torch.manual_seed(1)
-    inputs, labels = torch.randn(8, 5).double(), torch.randint(0, 3, (8,))
+    inputs, labels = torch.randn(8, *model.input_shape).double(), torch.randint(0, 3, (8,))
     return model(inputs, labels, inputs + 1, torch.arange(16), progress, phase or Phase())
 
 
 def set_up(model):
-    inputs, labels = torch.randn(16, 5).double(), torch.arange(16) % 3
+    inputs, labels = torch.randn(16, *model.input_shape).double(), torch.arange(16) % 3
     model.setup(Domain("source", inputs, labels, ("a", "b", "c")), Domain("target", inputs + 1))
     return model
 
@@ -283,7 +284,7 @@ def test_every_method_trains_beside_saf_and_answers_for_the_target(name):
     for phase in model.phases(0.9):
         step_of(model, 0.9, phase).total.backward()
     assert all(p.grad is not None for p in model.methods[name].parameters() if p.requires_grad)
-    assert model.eval().predict(torch.randn(6, 5).double())[0].shape == (6, 3)
+    assert model.eval().predict(torch.randn(6, *model.input_shape).double())[0].shape == (6, 3)
 
 
 @pytest.mark.parametrize("name", RUNNABLE)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import safda
 from safda.data import Domain
+from safda.errors import SafdaError
 from safda.methods import METHODS, dmrl, vmt
 from safda.methods.afn import AFN
 from safda.methods.base import Batch, Phase
@@ -32,7 +33,9 @@ from safda.methods.mdd import MDD
 from safda.methods.mixup import mates_within
 from safda.methods.symnets import SymNets
 from safda.methods.vmt import VMT
+from safda.model import AdaptationModel
 from safda.nn.network import Encoded
+from safda.recipe import Recipe
 from tests.conftest import blobs
 from tests.test_methods import (
     AT_ONCE,
@@ -556,6 +559,75 @@ def test_vmt_makes_a_network_straight_between_samples():
         return (p * (p / q).log()).sum(1).mean().item()
 
     assert bend("classification", "vmt_source", "vmt_target") < 0.8 * bend("classification")
+
+
+# ------------------------------------------------------------------------------------------------------ GTA
+
+
+def gta_model(**changes):
+    return set_up(model_of("gta", **{"gta.width": 4, "gta.noise": 3, **changes}))
+
+
+def test_gtas_losses_are_those_of_an_acgan_and_its_encoder(monkeypatch):
+    model = gta_model(**{"gta.weight": 0.5, "gta.target": 2.0})
+    gta = model.methods["gta"]
+    noise = torch.randn(16, 3).double()
+    monkeypatch.setattr(torch, "randn", lambda *sizes, **_: noise)
+    inputs, labels = torch.rand(16, 1, 16, 16).double(), torch.arange(8) % 3
+    output = model(inputs[:8], labels, inputs[8:], torch.arange(16), 0.5).losses
+    embedding = model.encode(inputs, 8).embedding
+    one_hot = torch.zeros(16, 4).double()
+    for row in range(16):
+        one_hot[row, labels[row] if row < 8 else 3] = 1  # a target sample is of the class that no source sample has
+    code = torch.cat([noise, one_hot, embedding], 1).view(16, -1, 1, 1)
+    source, target = gta.generator(code[:8]), gta.generator(code[8:])
+    assert source.shape == (8, 1, 16, 16)
+
+    def real(pictures):
+        return torch.sigmoid(gta.discriminator(pictures)[:, 0])
+
+    def class_loss(pictures):
+        p = gta.discriminator(pictures)[:, 1:].softmax(1)
+        return -p[torch.arange(8), labels].log().mean()
+
+    truth = 2 * inputs[:8] - 1
+    tell = class_loss(truth) - real(truth).log().mean()
+    tell = tell - (1 - real(source)).log().mean() - (1 - real(target)).log().mean()
+    torch.testing.assert_close(output["gta_tell"], tell)
+    torch.testing.assert_close(output["gta_draw"], class_loss(source) - real(source).log().mean())
+    torch.testing.assert_close(output["gta"], 0.5 * (class_loss(source) - 2.0 * real(target).log().mean()))
+
+
+def test_in_gta_each_learns_from_its_own_loss_alone():
+    model = gta_model()
+    reached = {}
+    for name, loss in step_of(model).losses.items():
+        names, parameters = zip(*model.named_parameters(), strict=True)
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
+        reached[name] = {
+            n.split(".")[-3 if "gta" in n else 0] for n, g in zip(names, gradients, strict=True) if g is not None
+        }
+    assert reached == {
+        "classification": {"backbone", "bottleneck", "classifier"},
+        "gta_tell": {"discriminator"},
+        "gta_draw": {"generator"},
+        "gta": {"backbone", "bottleneck"},
+    }
+
+
+def test_gtas_encoder_makes_what_is_drawn_from_the_target_pass_for_real():
+    model = gta_model(**{"gta.target": 10.0, "gta.weight": 1.0})
+    parts = [*model.backbone.parameters(), *model.bottleneck.parameters()]
+    before = step_of(model).metrics["gta/taken_for_real"]
+    descend(lambda: step_of(model).losses["gta"], *parts, steps=30, lr=0.05)
+    assert step_of(model).metrics["gta/taken_for_real"] > before + 0.05
+
+
+def test_gta_says_what_pictures_it_takes(files):
+    with pytest.raises(SafdaError, match="'gta' needs pictures and a backbone that learns, not arrays"):
+        safda.fit(*files, methods=["gta"], steps=2, cpu=True)
+    with pytest.raises(SafdaError, match=r"not 24×24; set network\.image_size"):
+        AdaptationModel(Recipe().override({"methods": ["gta"]}), torch.zeros(1, 24, 24), 3)
 
 
 # ------------------------------------------------------------------------------ games, in the whole loop

@@ -182,7 +182,12 @@ def test_demanding_methods_resume_exactly(files, tmp_path, step, name):
 def test_every_method_resumes_exactly(files, tmp_path, name):
     """After the third of eight steps; stages and memories, whoever has them, are in use by then."""
     methods = [name] if "saf" in METHODS[name].excludes else [name, "saf"]
-    early = {"adda": {"adda.pretraining": 0.2}, "cat": {"cat.start": 0.0, "cat.rise": 0.1}}.get(name, {})
+    early = {
+        "adda": {"adda.pretraining": 0.2},
+        "cat": {"cat.start": 0.0, "cat.rise": 0.1},
+        "gta": {"gta.width": 4, "gta.noise": 8},
+    }.get(name, {})
+    files = ("digits-rendered", "digits-handwritten") if METHODS[name].pictures_only else files
     changes = {"methods": methods, "steps": 8, "checkpoint_every": 1, **early}
     fit(files, tmp_path / "whole", **changes)
     with pytest.raises(Killed):

@@ -65,6 +65,11 @@ class AdaptationModel(Network):
         self.methods = nn.ModuleDict()
         for name in recipe.of_methods:
             method = (given or {}).get(name) or METHODS[name]()
+            if method.pictures_only and (sample.ndim == 1 or recipe.network.frozen):
+                raise SafdaError(
+                    f"methods: {name!r} needs pictures and a backbone that learns, not arrays or features of a frozen "
+                    "one; take another method"
+                )
             method.knobs = recipe.of_methods[name]
             method.build(self)
             self.methods[name] = method
@@ -85,11 +90,6 @@ class AdaptationModel(Network):
     def setup(self, source: Domain, target: Domain, progress: ProgressCallback | None = None) -> None:
         """Let every method look at both domains."""
         for method in self.methods_by_name.values():
-            if method.pictures_only and len(source.inputs.shape) == 2:
-                raise SafdaError(
-                    f"{source.name}: holds arrays, and {method.name} needs pictures that the network itself looks at; "
-                    "name pictures and leave the backbone unfrozen, or take another method"
-                )
             method.setup(self, source, target, progress)
         self.is_set_up = True
 

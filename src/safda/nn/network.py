@@ -41,6 +41,7 @@ class Network(nn.Module):
     def __init__(self, knobs: NetworkKnobs, sample: Tensor, classes: int, backbone: nn.Module | None = None) -> None:
         super().__init__()
         self._knobs, self.classes, self.embedding_dim = knobs, classes, knobs.bottleneck_width
+        self.input_shape = tuple(sample.shape)
         with torch.random.fork_rng(devices=[], enabled=knobs.frozen):
             # What a frozen one would draw is not used: the heads begin alike, whoever made the features.
             self.backbone, self.feature_dim = make_backbone(knobs, sample, backbone)
