@@ -530,6 +530,8 @@ def test_vmts_losses_are_the_papers(draws, monkeypatch):
     assert losses["vmt_source"].item() == pytest.approx(3 * (ced(p[:3], adversarial[:3]) + ced(between[:3], mixes[:3])))
     assert losses["vmt_target"].item() == pytest.approx(4 * (ced(p[3:], adversarial[3:]) + ced(between[3:], mixes[3:])))
     torch.testing.assert_close(losses["vmt"], DANN.losses(method, batch, Phase())["vmt"])
+    met = torch.autograd.grad(losses["vmt_source"] + losses["vmt_target"], batch.logits, allow_unused=True)
+    assert met == (None,)  # what is to be met stays where it is
 
 
 def test_vmts_step_has_its_length_and_changes_predictions_more_than_any_of_many_others():

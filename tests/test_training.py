@@ -180,18 +180,18 @@ def test_demanding_methods_resume_exactly(files, tmp_path, step, name):
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ("saf", "pseudo_labels")])
 def test_every_method_resumes_exactly(files, tmp_path, name):
-    """After the third of eight steps; stages and memories, whoever has them, are in use by then."""
+    """Killed amid a second stage and, since the target has been seen once by then, with a memory that counts."""
     methods = [name] if "saf" in METHODS[name].excludes else [name, "saf"]
     early = {
-        "adda": {"adda.pretraining": 0.2},
-        "cat": {"cat.start": 0.0, "cat.rise": 0.1},
+        "adda": {"adda.pretraining": 0.3},
+        "cat": {"cat.start": 0.0, "cat.rise": 0.1, "cat.average": 0.9},
         "gta": {"gta.width": 4, "gta.noise": 8},
     }.get(name, {})
     files = ("digits-rendered", "digits-handwritten") if METHODS[name].pictures_only else files
-    changes = {"methods": methods, "steps": 8, "checkpoint_every": 1, **early}
+    changes = {"methods": methods, "steps": 16, "checkpoint_every": 1, **early}
     fit(files, tmp_path / "whole", **changes)
     with pytest.raises(Killed):
-        fit(files, tmp_path / "cut", callback=killed_at(3), **changes)
+        fit(files, tmp_path / "cut", callback=killed_at(9), **changes)
     resume(tmp_path / "cut", cpu=True)
     same(tmp_path / "whole", tmp_path / "cut")
 
