@@ -40,6 +40,7 @@ from tests.conftest import blobs
 from tests.test_methods import (
     AT_ONCE,
     CLASSES,
+    TINY,
     WIDTH,
     built,
     joint,
@@ -561,6 +562,41 @@ def test_vmt_makes_a_network_straight_between_samples():
         return (p * (p / q).log()).sum(1).mean().item()
 
     assert bend("classification", "vmt_source", "vmt_target") < 0.8 * bend("classification")
+
+
+# ------------------------------------------------------------------------------ pictures, of eight bits
+
+
+def picture_model(*methods, **changes):
+    torch.manual_seed(0)
+    recipe = Recipe().override({**TINY, "methods": list(methods), **changes})
+    model = AdaptationModel(recipe, torch.zeros(3, 32, 32, dtype=torch.uint8), 3)
+    pictures = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
+    model.setup(Domain("source", pictures, torch.arange(16) % 3, ("a", "b", "c")), Domain("target", pictures))
+    return model, pictures
+
+
+def test_pictures_that_are_made_floats_mean_the_same():
+    model, pictures = picture_model()
+    model.eval()
+    floats = model.as_floats(pictures)
+    assert floats.is_floating_point()
+    torch.testing.assert_close(model.encode(floats).logits, model.encode(pictures).logits)
+
+
+@pytest.mark.parametrize("name", ["adda", "e-mixnet", "dmrl", "vmt", "gta"])
+def test_methods_that_look_at_inputs_take_pictures_too(name):
+    small = {"gta": {"gta.width": 4}}.get(name, {})
+    model, pictures = picture_model(name, **small)
+    model.methods[name].refresh()
+    moved = set()
+    for phase in model.phases(0.5):
+        model.zero_grad()
+        model(pictures[:8], torch.arange(8) % 3, pictures[8:], torch.arange(16), 0.5, phase).total.backward()
+        moved |= {part for part, value in model.named_parameters() if value.grad is not None and value.grad.any()}
+    assert any(part.startswith("backbone.") for part in moved)
+    assert any(part.startswith(f"methods.{name}.") for part in moved)
+    assert not any("source_backbone" in part for part in moved)
 
 
 # ------------------------------------------------------------------------------------------------------ GTA

@@ -12,7 +12,6 @@ from safda.knobs import knob
 from safda.methods import register
 from safda.methods.base import Batch, Phase
 from safda.methods.mdd import MDD
-from safda.methods.mixup import mixed
 
 
 @register("e-mixnet")
@@ -52,10 +51,10 @@ class EMixNet(MDD):
         confidence, answers = batch.target.logits.detach().softmax(1).max(1)
         source, target = batch.split(F.normalize(batch.embedding.detach()))
         distant = (target @ source.T).argmin(1)
-        share = confidence.new_tensor([knobs.share])
-        own, others = batch.split(net.as_floats(batch.inputs))[::-1]
-        log_p = net.encode(mixed(others[distant], own, share)).logits.log_softmax(1)
-        losses = [F.nll_loss(log_p, classes, reduction="none") for classes in (batch.labels[distant], answers)]
+        source, target = batch.split(net.as_floats(batch.inputs))
+        mixes = torch.lerp(target, source[distant], knobs.share)
+        log_p = net.encode(mixes).logits.log_softmax(1)  # all of them, sure or not: processes must do alike
+        of_source, of_target = (F.nll_loss(log_p, y, reduction="none") for y in (batch.labels[distant], answers))
         sure = (confidence >= knobs.threshold).to(log_p)
         batch.log(self, sure=sure.mean())
-        return (torch.lerp(losses[1], losses[0], knobs.share) * sure).mean()
+        return (torch.lerp(of_target, of_source, knobs.share) * sure).mean()
