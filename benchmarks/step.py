@@ -13,8 +13,9 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
@@ -36,9 +37,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     measured: dict[str, Callable[[int], float]] = {
-        "MDD step": lambda steps: training_seconds(steps, saf=False),
+        "MDD step": lambda steps: statistics.median(step_seconds(steps, ["mdd"])),
         "MDD floor": lambda steps: seconds(products(saf=False), steps),
-        "MDD+SAF step": lambda steps: training_seconds(steps, saf=True),
+        "MDD+SAF step": lambda steps: statistics.median(step_seconds(steps, ["mdd", "saf"])),
         "MDD+SAF floor": lambda steps: seconds(products(saf=True), steps),
         "dropout": lambda steps: seconds(dropped(Dropout(0.5)), steps),
         "torch's dropout": lambda steps: seconds(dropped(nn.Dropout(0.5)), steps),
@@ -57,10 +58,10 @@ def main() -> None:
     print(json.dumps({"threads": options.threads, "rounds": options.rounds, "ratios": summary}))
 
 
-def training_seconds(steps: int, saf: bool) -> float:
-    """Seconds a step of the real loop takes, on arrays, after a warm-up."""
+def step_seconds(steps: int, methods: Sequence[str], **changes: Any) -> list[float]:
+    """Seconds that each step of the real loop takes, on arrays, after a warm-up."""
     recipe = Recipe().override(
-        {"steps": steps + 10, "batch": BATCH, "methods": ["mdd", "saf"] if saf else ["mdd"], "log_every": 10}
+        {"steps": steps + 10, "batch": BATCH, "methods": list(methods), "log_every": 10, **changes}
     )
     torch.manual_seed(0)
     labels = torch.randint(0, CLASSES, (SAMPLES,))
@@ -73,7 +74,7 @@ def training_seconds(steps: int, saf: bool) -> float:
 
     model = AdaptationModel(recipe, torch.zeros(FEATURES), CLASSES)
     train(model, source, target, accelerator=make_accelerator(recipe, cpu=True), callback=callback)
-    return statistics.median(after - before for before, after in pairwise(times[9:]))
+    return [after - before for before, after in pairwise(times[9:])]
 
 
 def products(saf: bool) -> Callable[[], None]:

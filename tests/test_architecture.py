@@ -25,7 +25,7 @@ ENGINE = {
     "recipe": {"errors", "formats", "knobs", "methods", "presets"},  # of methods the names, without torch
     "nn": {"errors", "recipe", "registry"},
     "data": {"errors", "io", "nn.vision", "registry"},
-    "methods": {"data", "knobs", "nn", "registry", "schedules"},
+    "methods": {"data", "errors", "knobs", "nn", "registry", "schedules"},
     "model": {"data", "errors", "methods", "nn", "recipe"},
     "training": {"data", "errors", "formats", "io", "methods", "model", "nn", "recipe", "schedules"},
     "extraction": {"data", "errors", "model", "nn", "recipe"},

@@ -30,6 +30,7 @@ from safda.cli import main
 from safda.errors import SafdaError
 from safda.evaluation.scores import SCORES
 from safda.io import write_table
+from safda.methods import METHODS
 from safda.recipe import SOURCE_ONLY_CHANGES, preset
 from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
@@ -78,18 +79,23 @@ def quiet():
 def test_the_papers_tables_are_all_there_and_every_runnable_row_makes_a_recipe():
     assert set(shipped()) == {
         *("office31", "office-home", "visda", "ablations", "adversaries", "tsne", "digits", "office31-features"),
-        "suite",
+        *("office31-methods", "digits-methods", "suite"),
     }
     for name in shipped():
         benchmark = load_benchmark(name)
         for row in benchmark.runnable():
             recipe = benchmark.recipe(row, {}, seed=3)
             assert recipe.seed == 3
-            assert ("saf" in recipe.methods) == (row.name not in ("source", "mdd", "dann", "cdan"))
+            assert ("saf" in recipe.methods) == (row.name not in ("source", *METHODS))
     assert len(load_benchmark("office31").tasks) == 6
     assert len(load_benchmark("office-home").tasks) == 12
     assert len(load_benchmark("office31").rows) == 17
     assert len(load_benchmark("ablations").runnable()) == 10
+    for name, pictures in (("office31-methods", False), ("digits-methods", True)):
+        rows = {row.name for row in load_benchmark(name).runnable()}
+        leads = set(METHODS) - {"saf", "pseudo_labels", "self_training", "cdan+e"}
+        leads -= set() if pictures else {each for each in leads if METHODS[each].pictures_only}
+        assert rows == {"source", *leads, *(f"{each}+saf" for each in leads if "saf" not in METHODS[each].excludes)}
 
 
 @pytest.mark.parametrize("name", ["office31", "office-home"])

@@ -6,12 +6,14 @@ import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 from torch import nn
 
 import safda
 from safda.cli import main
 from safda.errors import SafdaError
-from safda.view import TrainingView
+from safda.methods import METHODS
+from safda.view import TrainingView, methods_table
 from tests.conftest import MDD_ALONE, SHORT, SOURCE_ONLY, TINY, blobs, flat_digits
 
 
@@ -137,13 +139,29 @@ def test_classes_are_matched_by_name(fitted, files, tmp_path, capsys):
     assert "class 'dog' was not in the source" in err
 
 
+def test_methods_are_listed_with_what_they_need_and_go_with(capsys):
+    code, out, _ = run(capsys, "methods")
+    listed = {each["method"]: each for each in map(json.loads, out.splitlines())}
+    assert code == 0
+    assert list(listed) == list(METHODS)
+    assert all(each["paper"] and each["title"] for name, each in listed.items() if name != "pseudo_labels")
+    assert listed["mcd"]["passes"] == "6"
+    assert listed["mdd"]["saf"] == "yes"
+    assert listed["adda"]["saf"] == f"no: {METHODS['adda'].excludes['saf']}"
+    text = Console(width=160)
+    with text.capture() as shown:
+        text.print(methods_table(list(listed.values())))
+    assert all(name in shown.get() for name in listed)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["fit", "SOURCE", "TARGET", "-o", "RUN", "--stesp", "3"], 2, "did you mean '--steps'"),
         (["fit", "SOURCE", "TARGET", "-o", "RUN", "--steps", "x"], 1, "steps = 'x' must be a whole number"),
         (["fit", "SOURCE", "TARGET", "-o", "RUN", "--steps", "0"], 1, "the nearest right one is 1"),
-        (["fit", "SOURCE", "TARGET", "-o", "RUN", "--adversary", "mda"], 1, "did you mean 'mdd'"),
+        (["fit", "SOURCE", "TARGET", "-o", "RUN", "--adversary", "mddd"], 1, "did you mean 'mdd'"),
+        (["fit", "SOURCE", "TARGET", "-o", "RUN", "--adversary", "adda"], 1, "ADDA lets C stand still by then; leave"),
         (["fit", "SOURCE", "TARGET", "-o", "RUN", "--recipe", "digit"], 1, "did you mean 'digits'"),
         (["fit", "SOURCE", "TARGET", "-o", "RUN", "--track", "tensorbord"], 1, "did you mean 'tensorboard'"),
         (["fit", "SOURCE", "TARGET", "-o", "RUN", "--precision", "fp16", "--cpu"], 1, "needs a GPU"),

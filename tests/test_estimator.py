@@ -181,7 +181,7 @@ def test_what_does_not_fit_is_told(data):
     with pytest.raises(ValueError, match="a source is needed"):
         small().fit(X, y, sample_domain=-np.ones(60))
     with pytest.raises(safda.SafdaError, match="did you mean 'mdd'"):
-        small(adversary="mda").fit(X, y)
+        small(adversary="mddd").fit(X, y)
     with pytest.raises(safda.SafdaError, match="did you mean 'lr'"):
         small(knobs={"optimizer.lrr": 1.0}).fit(X, y)
 

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import safda
+from safda.data import Domain
 from safda.errors import SafdaError
 from safda.methods import METHODS, register
 from safda.methods.base import Batch, Method, Phase
@@ -30,6 +31,7 @@ from safda.methods.mdd import MDD, log_one_minus
 from safda.methods.self_training import SelfTraining
 from safda.model import AdaptationModel
 from safda.recipe import Recipe
+from safda.training.loop import _optimizer, _optimizer_step, make_accelerator
 
 WIDTH, CLASSES = 6, 4
 AT_ONCE = {"ramp": 1e6}  # full weight at any progress but zero
@@ -249,13 +251,20 @@ TINY = {"network.bottleneck_width": 8, "network.classifier_width": 8, "network.d
 def model_of(*methods, **changes):
     torch.manual_seed(0)
     recipe = Recipe().override({**TINY, "methods": list(methods), **changes})
-    return AdaptationModel(recipe, torch.zeros(5), 3).double()
+    pictures = any(METHODS[name].pictures_only for name in methods)
+    return AdaptationModel(recipe, torch.zeros(1, 16, 16) if pictures else torch.zeros(5), 3).double()
 
 
 def step_of(model, progress=0.5, phase=None):
     torch.manual_seed(1)
-    inputs, labels = torch.randn(8, 5).double(), torch.randint(0, 3, (8,))
+    inputs, labels = torch.randn(8, *model.input_shape).double(), torch.randint(0, 3, (8,))
     return model(inputs, labels, inputs + 1, torch.arange(16), progress, phase or Phase())
+
+
+def set_up(model):
+    inputs, labels = torch.randn(16, *model.input_shape).double(), torch.arange(16) % 3
+    model.setup(Domain("source", inputs, labels, ("a", "b", "c")), Domain("target", inputs + 1))
+    return model
 
 
 RUNNABLE = [name for name in METHODS if name not in ("saf", "pseudo_labels")]
@@ -263,15 +272,38 @@ RUNNABLE = [name for name in METHODS if name not in ("saf", "pseudo_labels")]
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_every_method_trains_beside_saf_and_answers_for_the_target(name):
-    model = model_of(name, "saf")
+    riders = [] if "saf" in METHODS[name].excludes else ["saf"]
+    model = set_up(model_of(name, *riders))
     for progress in (0.1, 0.9):
         for phase in model.phases(progress):
             output = step_of(model, progress, phase)
             output.total.backward()
             assert torch.isfinite(output.total)
-            assert ("saf" in output.losses) == phase.supervised
-    assert all(p.grad is not None for p in model.methods[name].parameters())
-    assert model.eval().predict(torch.randn(6, 5).double())[0].shape == (6, 3)
+            assert ("saf" in output.losses) == (phase.supervised and bool(riders))
+        model.methods[name].refresh()
+    for phase in model.phases(0.9):
+        step_of(model, 0.9, phase).total.backward()
+    assert all(p.grad is not None for p in model.methods[name].parameters() if p.requires_grad)
+    assert model.eval().predict(torch.randn(6, *model.input_shape).double())[0].shape == (6, 3)
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_a_method_tells_how_often_samples_go_through_the_network(name):
+    model, counted = set_up(model_of(name)), []
+    model.methods[name].refresh()
+    model.bottleneck.linear.register_forward_hook(lambda *_: counted.append(1))
+    for phase in model.phases(0.9):
+        for _ in range(phase.times):
+            step_of(model, 0.9, phase)
+    assert len(counted) == METHODS[name].passes
+
+
+def test_a_method_that_excludes_another_says_why():
+    for name in RUNNABLE:
+        for other, why in METHODS[name].excludes.items():
+            with pytest.raises(SafdaError, match=f"methods: '{name}' and '{other}': {why}; leave one"):
+                Recipe().override({"methods": [other, name]})
+    assert "saf" in METHODS["adda"].excludes
 
 
 def test_losses_of_several_methods_add_up():
@@ -288,10 +320,8 @@ def test_two_methods_cannot_both_lead(monkeypatch):
         model_of("mcd", "dann")
 
 
-def test_what_a_phase_does_not_train_stands_still():
-    from safda.training.loop import _optimizer, _optimizer_step, make_accelerator
-
-    model = model_of("mcd")
+def moved_by_phases(model):
+    """Return by phase which parts its optimizer step moves."""
     optimizer, accelerator = _optimizer(model, model.recipe), make_accelerator(model.recipe, cpu=True)
     moved = {}
     for phase in model.phases(0.0):
@@ -299,7 +329,11 @@ def test_what_a_phase_does_not_train_stands_still():
         _optimizer_step(optimizer, model, step_of(model, phase=phase), phase, accelerator)
         after = dict(model.named_parameters())
         moved[phase.name] = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {
+    return moved
+
+
+def test_what_a_phase_does_not_train_stands_still():
+    assert moved_by_phases(model_of("mcd")) == {
         "learn the source": {"bottleneck", "classifier", "methods"},
         "part": {"classifier", "methods"},  # momentum of the step before moves nothing else either
         "meet": {"bottleneck"},

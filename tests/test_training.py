@@ -21,6 +21,7 @@ from safda.api import resume
 from safda.data import load_domain, mixed_seed
 from safda.data.loader import training_batches
 from safda.errors import SafdaError
+from safda.methods import METHODS
 from safda.methods.saf import SAF
 from safda.model import AdaptationModel
 from safda.training import checkpoint
@@ -173,6 +174,24 @@ def test_demanding_methods_resume_exactly(files, tmp_path, step, name):
     fit(files, tmp_path / "whole", **changes)
     with pytest.raises(Killed):
         fit(files, tmp_path / "cut", callback=killed_at(step), **changes)
+    resume(tmp_path / "cut", cpu=True)
+    same(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("saf", "pseudo_labels")])
+def test_every_method_resumes_exactly(files, tmp_path, name):
+    """Killed amid a second stage and, since the target has been seen once by then, with a memory that counts."""
+    methods = [name] if "saf" in METHODS[name].excludes else [name, "saf"]
+    early = {
+        "adda": {"adda.pretraining": 0.3},
+        "cat": {"cat.start": 0.0, "cat.rise": 0.1, "cat.average": 0.9},
+        "gta": {"gta.width": 4, "gta.noise": 8},
+    }.get(name, {})
+    files = ("digits-rendered", "digits-handwritten") if METHODS[name].pictures_only else files
+    changes = {"methods": methods, "steps": 16, "checkpoint_every": 1, **early}
+    fit(files, tmp_path / "whole", **changes)
+    with pytest.raises(Killed):
+        fit(files, tmp_path / "cut", callback=killed_at(9), **changes)
     resume(tmp_path / "cut", cpu=True)
     same(tmp_path / "whole", tmp_path / "cut")
 
@@ -490,8 +509,16 @@ def test_two_processes_give_what_one_gives(files, tmp_path, monkeypatch):
     assert_alike(tmp_path / "one", tmp_path / "two")
 
 
-@pytest.mark.parametrize("changes", [{"methods": ["mcd"]}, {"methods": ["ima"], "ima.relabel_every": 4}], ids=str)
-def test_two_processes_give_what_one_gives_with_phases_and_with_a_sampler(files, tmp_path, changes):
+ROW_BY_ROW = [
+    {"methods": ["mcd"]},
+    {"methods": ["ima"], "ima.relabel_every": 4},
+    {"methods": ["adda"]},
+    {"methods": ["symnets", "mada", "afn"], "mada.width": 16, "mada.dropout": 0.0},
+]
+
+
+@pytest.mark.parametrize("changes", ROW_BY_ROW, ids=lambda changes: "+".join(changes["methods"]))
+def test_two_processes_give_what_one_gives_where_no_rows_meet(files, tmp_path, changes):
     changes = {**changes, "network.dropout": 0.0, "steps": 10}
     in_two_processes(files, tmp_path / "two", changes)
     fit(files, tmp_path / "one", **changes)

@@ -310,6 +310,18 @@ def _recipe(options: argparse.Namespace) -> int:
     return 0
 
 
+def _methods(options: argparse.Namespace) -> int:
+    from safda.methods import METHODS
+    from safda.view import methods_table
+
+    every = [METHODS[name].about() for name in METHODS]
+    if sys.stdout.isatty():
+        _console().print(methods_table(every))
+    else:
+        print("\n".join(json.dumps(each, ensure_ascii=False) for each in every))
+    return 0
+
+
 def _report_result(run: Path) -> int:
     """Print what came of a run and what can be done next."""
     from safda.training.checkpoint import RunFolder
@@ -640,6 +652,7 @@ _COMMANDS: dict[str, tuple[Any, Any, str, str | None]] = {
     "demo": (_demo, _add_demo, "source-only, MDD and MDD+SAF on embedded digits, with a picture", None),
     "bench": (_bench, _add_bench, "fill in a table of the paper, or one of your own", None),
     "tune": (_tune, _add_tune, "search for a recipe, scored without target labels", _TUNE),
+    "methods": (_methods, lambda command: None, "list the methods: what each is, needs and goes with", None),
     "recipe": (_recipe, _add_recipe, "print a recipe as TOML, every knob with its help", _RECIPE),
 }
 

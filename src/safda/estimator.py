@@ -180,7 +180,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         classifier = cls(recipe=adapted.recipe)
         classifier.adapted_ = adapted
         classifier.classes_ = np.array(content["classes"], dtype=content["dtype"])
-        classifier.n_features_in_ = adapted.model.bottleneck.linear.in_features
+        classifier.n_features_in_ = adapted.model.backbone_dim
         if content["feature_names"] is not None:
             classifier.feature_names_in_ = np.array(content["feature_names"], dtype=object)
         return classifier

@@ -65,6 +65,11 @@ class AdaptationModel(Network):
         self.methods = nn.ModuleDict()
         for name in recipe.of_methods:
             method = (given or {}).get(name) or METHODS[name]()
+            if method.pictures_only and (sample.ndim == 1 or recipe.network.frozen):
+                raise SafdaError(
+                    f"methods: {name!r} needs pictures and a backbone that learns, not arrays or features of a frozen "
+                    "one; take another method"
+                )
             method.knobs = recipe.of_methods[name]
             method.build(self)
             self.methods[name] = method

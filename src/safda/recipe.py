@@ -354,6 +354,9 @@ def _method_names(value: Any, where: str) -> tuple[str, ...]:
             raise SafdaError(f"{where}: methods: {name!r} is unknown{nearest(name, METHODS)}")
         if names.count(name) > 1:
             raise SafdaError(f"{where}: methods: {name!r} is named twice")
+        for other, why in METHODS[name].excludes.items():
+            if other in names:
+                raise SafdaError(f"{where}: methods: {name!r} and {other!r}: {why}; leave one of them out")
     return tuple(names)
 
 

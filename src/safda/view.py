@@ -143,6 +143,16 @@ def predictions_table(ids: Sequence[str], ranked: Sequence[Sequence[tuple[str, f
     return table
 
 
+def methods_table(methods: Sequence[Mapping[str, str]]) -> Table:
+    """Return what methods tell of themselves as a table."""
+    table = Table(show_edge=False)
+    for key in methods[0]:
+        table.add_column({"saf": "with SAF"}.get(key, key), no_wrap=key == "method")
+    for each in methods:
+        table.add_row(*map(escape, each.values()))
+    return table
+
+
 def preflight_table(result: Mapping[str, Any]) -> Table:
     """Return what two domains hold as a table."""
     table = Table(show_edge=False)

@@ -17,7 +17,7 @@ Losses of several methods add up, and none knows of the others, of the optimizer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from safda.knobs import filled, knob
 from safda.schedules import ramp
@@ -154,13 +155,21 @@ class Method(nn.Module):
 
     Attributes:
         name: by which recipes know it, from :func:`safda.methods.register`.
+        paper: where it is from, in a few words.
         requires: other methods that must be there too; they need not be named in a recipe.
+        excludes: other methods that cannot be there, and why.
         rides: whether it is an add-on, that another method leads.
+        passes: how often samples go through the network in an iteration, by its defaults.
+        pictures_only: whether it has no meaning on arrays.
     """
 
     name: ClassVar[str]
+    paper: ClassVar[str] = ""
     requires: ClassVar[tuple[str, ...]] = ()
+    excludes: ClassVar[Mapping[str, str]] = {}
     rides: ClassVar[bool] = False
+    passes: ClassVar[int] = 1
+    pictures_only: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Knobs:
@@ -171,6 +180,19 @@ class Method(nn.Module):
     def __init__(self, **knobs: Any) -> None:
         super().__init__()
         self.knobs = filled(self.Knobs(), knobs, getattr(self, "name", type(self).__name__))
+
+    @classmethod
+    def about(cls) -> dict[str, str]:
+        """Return what a user may want to know before taking it, as ``safda methods`` prints it."""
+        title = (cls.Knobs.__doc__ or "").partition(";")[0].rstrip(".")
+        return {
+            "method": cls.name,
+            "title": title,
+            "paper": cls.paper,
+            "needs": "pictures" if cls.pictures_only else "arrays or pictures",
+            "passes": str(cls.passes),
+            "saf": f"no: {cls.excludes['saf']}" if "saf" in cls.excludes else "yes",
+        }
 
     def build(self, net: Network) -> None:
         """Make the parts that this method adds, in the network's sizes. They are trained and saved with the rest."""
@@ -250,6 +272,17 @@ def mean_over_processes(values: Tensor) -> Tensor:
     total = values.detach().clone()
     dist.all_reduce(total)
     return total / dist.get_world_size()
+
+
+def standing_still(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Return a module as a function that passes a gradient to its inputs and none to its weights."""
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+
+    def call(rows: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(module, weights, (rows,))
+        return outputs
+
+    return call
 
 
 class _Reverse(torch.autograd.Function):

@@ -21,6 +21,7 @@ class BSP(Method):
     authors' weight of 0.0001 with 36 samples is 0.0036.
     """
 
+    paper = "Chen et al., ICML 2019"
     rides = True
 
     @dataclass(frozen=True)

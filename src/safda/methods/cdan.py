@@ -22,6 +22,8 @@ class CDAN(Method):
     Long, Cao, Wang, Jordan: Conditional adversarial domain adaptation. NeurIPS 2018.
     """
 
+    paper = "Long et al., NeurIPS 2018"
+
     @dataclass(frozen=True)
     class Knobs(DANN.Knobs):
         """Conditional domain-adversarial network."""
@@ -69,6 +71,11 @@ class CDANE(CDAN):
         entropy: bool = knob(True, "weigh samples by 1 + e^−H, normalised within each domain")
 
 
+def certainty(probability: Tensor) -> Tensor:
+    """Return the weight 1 + e^−H of each row's prediction, divided by their mean: sure samples count more."""
+    weights = 1 + torch.exp(-torch.special.entr(probability).sum(1))
+    return weights / weights.mean()
+
+
 def _certainty(batch: Batch, probability: Tensor) -> Tensor:
-    entropy = torch.special.entr(probability).sum(1)
-    return torch.cat([part / part.mean() for part in batch.split(1 + torch.exp(-entropy))])
+    return torch.cat([certainty(part) for part in batch.split(probability)])

@@ -19,6 +19,8 @@ class CORAL(Method):
     the weight task by task, 0.8 on amazon → webcam and 0.0001 on dslr → webcam; the default is the first.
     """
 
+    paper = "Sun & Saenko, ECCV workshops 2016"
+
     @dataclass(frozen=True)
     class Knobs:
         """Deep CORAL."""

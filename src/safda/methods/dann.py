@@ -21,6 +21,8 @@ class DANN(Method):
     Ganin, Lempitsky: Unsupervised domain adaptation by backpropagation. ICML 2015.
     """
 
+    paper = "Ganin & Lempitsky, ICML 2015"
+
     @dataclass(frozen=True)
     class Knobs(RampedWeight):
         """Domain-adversarial network."""
@@ -62,7 +64,7 @@ def domain_confusion(method: Method, batch: Batch, scores: Tensor, weights: Tens
     Args:
         method: whose discriminator it is.
         batch: the step's tensors.
-        scores: one per row; positive says source.
+        scores: one per row, or several; positive says source.
         weights: one per row, of mean one within each domain.
     """
     source, target = batch.split(scores)

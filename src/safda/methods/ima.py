@@ -33,6 +33,8 @@ class ImA(MDD):
     2020.
     """
 
+    paper = "Jiang et al., ICML 2020"
+
     @dataclass(frozen=True)
     class Knobs(MDD.Knobs):
         """Implicit class-conditioned alignment."""

@@ -28,6 +28,9 @@ class MCD(Method):
     step A, with C.
     """
 
+    paper = "Saito et al., CVPR 2018"
+    passes = 6
+
     @dataclass(frozen=True)
     class Knobs:
         """Maximum classifier discrepancy."""

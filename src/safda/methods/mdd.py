@@ -21,6 +21,8 @@ class MDD(Method):
     Zhang, Liu, Long, Jordan: Bridging theory and algorithm for domain adaptation. ICML 2019.
     """
 
+    paper = "Zhang et al., ICML 2019"
+
     @dataclass(frozen=True)
     class Knobs(RampedWeight):
         """Margin disparity discrepancy."""

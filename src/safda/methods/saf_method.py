@@ -22,6 +22,7 @@ from safda.nn.network import Network
 class SAFMethod(Method):
     """λ_M·L_M of :class:`~safda.methods.saf.SAF`, with each row of the paper's ablation table as a knob."""
 
+    paper = "Xu et al., 2022"
     requires = ("pseudo_labels",)
     rides = True
 

@@ -21,6 +21,7 @@ class SelfTraining(Method):
     on challenges in representation learning, 2013.
     """
 
+    paper = "Lee, ICML workshop 2013"
     rides = True
 
     @dataclass(frozen=True)

@@ -114,11 +114,11 @@ class Backbone(nn.Module):
         """From pictures to features."""
         if inputs.ndim == 2:
             return inputs
-        return cast(Tensor, self.network(self._normalised(inputs) if inputs.dtype == torch.uint8 else inputs))
+        return cast(Tensor, self.network(self.normalised(inputs) if inputs.dtype == torch.uint8 else inputs))
 
-    def _normalised(self, images: Tensor) -> Tensor:
-        """Normalise line by line of pixels: an inner loop over three channels takes four times as long."""
-        width = images.shape[3]
+    def normalised(self, images: Tensor) -> Tensor:
+        """Return pictures of 8 bits as the network takes them."""
+        width = images.shape[3]  # line by line of pixels: an inner loop over three channels takes four times as long
         lines = images.permute(0, 2, 3, 1).flatten(2).float()
         lines.sub_(255 * self.mean.repeat(width)).mul_(1 / (255 * self.std.repeat(width)))
         return lines.view(*lines.shape[:2], width, -1).permute(0, 3, 1, 2)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from safda.nn.backbones import make_backbone
+from safda.nn.backbones import Backbone, make_backbone
 from safda.nn.heads import Bottleneck, FeatureScaling, make_classifier
 from safda.recipe import NetworkKnobs
 
@@ -41,6 +41,7 @@ class Network(nn.Module):
     def __init__(self, knobs: NetworkKnobs, sample: Tensor, classes: int, backbone: nn.Module | None = None) -> None:
         super().__init__()
         self._knobs, self.classes, self.embedding_dim = knobs, classes, knobs.bottleneck_width
+        self.input_shape = tuple(sample.shape)
         with torch.random.fork_rng(devices=[], enabled=knobs.frozen):
             # What a frozen one would draw is not used: the heads begin alike, whoever made the features.
             self.backbone, self.backbone_dim = make_backbone(knobs, sample, backbone)
@@ -80,6 +81,12 @@ class Network(nn.Module):
         """Return φ, and B's linear layer of it: the first half of :meth:`encode`."""
         features = self.centring(self.backbone(inputs))
         return features, self.bottleneck.linear(features)
+
+    def as_floats(self, inputs: Tensor) -> Tensor:
+        """Return inputs that can be mixed and mean the same: pictures of 8 bits normalised, others as they are."""
+        if inputs.dtype == torch.uint8 and isinstance(self.backbone, Backbone):
+            return self.backbone.normalised(inputs)
+        return inputs
 
     @torch.no_grad()
     def evaluation_logits(self, projected: Tensor) -> Tensor:
