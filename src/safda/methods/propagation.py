@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakSet, ref
 
 import numpy as np
@@ -75,6 +76,10 @@ class LabelPropagation:
         rows, affinity = target_affinity(source, target, knobs.neighbours / len(classes), knobs.cross_domain, progress)
         self.affinity = affinity[:, len(rows) :]
         self.from_source = affinity[:, : len(rows)] @ F.one_hot(labels[rows], len(classes)).float().numpy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out of a copy what it was made of: that holds for this process alone."""
+        return {name: value for name, value in vars(self).items() if name != "_made_of"}
 
     def is_of(self, source: Domain, target: Domain, knobs: PropagationKnobs) -> bool:
         """Return whether this is the graph of these two domains; α is no part of it."""
