@@ -15,9 +15,10 @@ SOURCES = Path(__file__).parents[1] / "src"
 
 #: Rooms that know nothing of runs that were made: the engine, from the errors up to the loop.
 ENGINE = {
-    "errors": set(),
+    "text": set(),
+    "errors": {"text"},
     "registry": {"errors"},
-    "io": {"errors"},
+    "io": {"errors", "text"},
     "schedules": set(),
     "knobs": {"errors"},
     "formats": {"errors"},
@@ -34,7 +35,7 @@ ENGINE = {
 #: Room → the rooms, or single modules of rooms, that it may import beside itself.
 MAY_IMPORT = {
     **ENGINE,
-    "view": set(),
+    "view": {"text"},
     "classifier": {*ENGINE, "evaluation.oracle"},
     "evaluation": {*ENGINE, "classifier"},
     "report": {*ENGINE, "classifier", "evaluation"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import traceback
@@ -18,6 +17,7 @@ from safda.errors import Interrupted, SafdaError, SafdaWarning, nearest
 from safda.knobs import Knob
 from safda.presets import PRESETS
 from safda.recipe import Recipe, load_recipe, walk
+from safda.text import printable, to_json
 
 if TYPE_CHECKING:
     from safda.classifier import Predictions
@@ -60,16 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SafdaError as error:
         if options.traceback:
             traceback.print_exc()
-        print(f"safda: error: {error}", file=sys.stderr)
+        _tell(f"error: {error}")
         return 1
     except Interrupted as stopped:
         if _is_first_process():
             goes_on = f", all saved; go on with: safda resume {stopped.run}" if stopped.run else ""
-            told = f"stopped by {stopped.signal.name} after step {stopped.step}{goes_on}"
-            print(f"safda: {told}", file=sys.stderr)
+            _tell(f"stopped by {stopped.signal.name} after step {stopped.step}{goes_on}")
         return 128 + int(stopped.signal)
     except KeyboardInterrupt:
-        print("safda: stopped", file=sys.stderr)
+        _tell("stopped")
         return 130
     except BrokenPipeError:  # whoever read our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -78,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.traceback:
             raise
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        print(f"safda: unexpected error: {what}; --traceback shows where it came from", file=sys.stderr)
+        _tell(f"unexpected error: {what}; --traceback shows where it came from")
         return 1
     return code
 
@@ -96,7 +95,7 @@ def _fit(options: argparse.Namespace) -> int:
     if _is_first_process():
         found = preflight(source, target.unlabelled(), recipe.batch)
         for line in found.warnings if found.same_shape else ():  # otherwise there is one error to come, and no more
-            print(f"safda: note: {line}", file=sys.stderr)
+            _tell(f"note: {line}")
     with _view(f"{source.name} → {target.name}", recipe) as view:
         start(
             source,
@@ -122,17 +121,17 @@ def _chosen_recipe(options: argparse.Namespace) -> Recipe:
 def _doctor(options: argparse.Namespace) -> int:
     from safda.data.preflight import preflight
     from safda.recipe import preset
-    from safda.view import preflight_table
+    from safda.view import plain, preflight_table
 
     source, target = _both_domains(options)
     result = preflight(source, target, preset("default").batch)
     if options.json:
-        print(json.dumps(result.to_dict(), ensure_ascii=False))
+        print(to_json(result.to_dict()))
         return 0
     console = _console()
     console.print(preflight_table(result.to_dict()))
     for line in result.warnings or ["nothing to complain of"]:
-        console.print(f"• {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(plain(f"• {line}"), soft_wrap=True)
     return 0
 
 
@@ -200,10 +199,10 @@ def _predict(options: argparse.Namespace) -> int:
         return 0
     predictions.write(options.out, options.probabilities)
     samples, skipped = len(predictions.ids), dict(predictions.skipped)
-    skipped_lines = "".join(f"\nskipped {each}: {why}" for each, why in skipped.items())
     _print_result(
         {"predictions": str(options.out), "samples": samples, "skipped": skipped},
-        f"{samples} predictions in {options.out}{skipped_lines}",
+        f"{samples} predictions in {options.out}",
+        *(f"skipped {each}: {why}" for each, why in skipped.items()),
     )
     return 0
 
@@ -214,7 +213,7 @@ def _show(predictions: Predictions, all_probabilities: bool) -> None:
     from safda.view import predictions_table
 
     for each, why in predictions.skipped:
-        print(f"safda: note: skipped {each}: {why}", file=sys.stderr)
+        _tell(f"note: skipped {each}: {why}")
     if not sys.stdout.isatty():
         for line in json_lines(predictions.table(all_probabilities)):
             print(line)
@@ -234,7 +233,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     result = Adapted.load(options.model).evaluate(options.data).to_dict()
     if options.json:
-        print(json.dumps(result, ensure_ascii=False))
+        print(to_json(result))
     else:
         _console().print(evaluation_table(result))
     return 0
@@ -284,7 +283,7 @@ def _tune(options: argparse.Namespace) -> int:
         trials=options.trials,
         score=options.score,
         storage=options.storage,
-        log=lambda line: print(line, file=sys.stderr),
+        log=_tell,
         cpu=options.cpu,
     )
     best = options.out / "best.toml"
@@ -311,7 +310,8 @@ def _report_result(run: Path) -> int:
         _console().print(summary_table(summary))
     _print_result(
         {"run": str(run), **folder.metrics()[-1], "summary": summary},
-        f"{summary['words']}\nadapted in {folder.recipe.all_steps} steps; predictions: {run / 'predictions.csv'}; "
+        summary["words"],
+        f"adapted in {folder.recipe.all_steps} steps; predictions: {run / 'predictions.csv'}; "
         f"for other data: safda predict {run} DATA -o FILE",
     )
     return 0
@@ -340,9 +340,15 @@ def _progress_bar(title: str) -> Any:
     return ProgressView(title, Console(stderr=True))
 
 
-def _print_result(machine: dict[str, Any], person: str) -> None:
-    """One sentence in a terminal, one line of JSON anywhere else."""
-    print(person if sys.stdout.isatty() else json.dumps(machine, ensure_ascii=False))
+def _print_result(machine: dict[str, Any], *person: str) -> None:
+    """A line or some in a terminal, one line of JSON anywhere else."""
+    for line in map(printable, person) if sys.stdout.isatty() else [to_json(machine)]:
+        print(line)
+
+
+def _tell(line: str) -> None:
+    """Print a line beside the results: what went wrong, what is to be known, how far it is."""
+    print(f"safda: {printable(line)}", file=sys.stderr)
 
 
 @contextmanager
@@ -354,7 +360,7 @@ def _notes() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, SafdaWarning):
-                print(f"safda: note: {message}", file=sys.stderr)
+                _tell(f"note: {message}")
             else:
                 usual(message, category, *where, **more)
 
@@ -375,7 +381,7 @@ class _Parser(argparse.ArgumentParser):
     commands: dict[str, _Parser]
 
     def error(self, message: str) -> NoReturn:
-        print(f"safda: error: {message}", file=sys.stderr)
+        _tell(f"error: {message}")
         raise SystemExit(2)
 
 

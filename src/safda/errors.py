@@ -7,9 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from signal import Signals
 
+from safda.text import printable
+
 
 class SafdaError(Exception):
     """Anything a user can mend. The message is one line; the command line shows it without a traceback."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())  # it names files and classes, and those may hold anything
 
 
 class Interrupted(KeyboardInterrupt):
@@ -31,6 +36,9 @@ class Interrupted(KeyboardInterrupt):
 
 class SafdaWarning(UserWarning):
     """Something that a user should know and may have meant. The command line shows it as a note."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

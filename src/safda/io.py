@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from safda.errors import SafdaError
+from safda.text import csv_cell, to_json
 
 #: A table: the name of each column → its values.
 Columns = Mapping[str, list[Any]]
@@ -48,7 +49,7 @@ def write_text(path: Path, content: str) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON atomically and durably."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, to_json(content, indent=2) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -125,8 +126,8 @@ def write_table(path: Path, columns: Columns) -> None:
 def _csv(columns: Columns) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    for row in (columns, *zip(*columns.values(), strict=True)):
+        writer.writerow(map(csv_cell, row))
     return text.getvalue().encode()
 
 
@@ -137,7 +138,7 @@ def json_lines(columns: Columns) -> Iterator[str]:
     ['{"id": "a", "class": "ant"}', '{"id": "b", "class": "bee"}']
     """
     for row in zip(*columns.values(), strict=True):
-        yield json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False)
+        yield to_json(dict(zip(columns, row, strict=True)))
 
 
 def _json_lines(columns: Columns) -> bytes:

@@ -15,6 +15,7 @@ from safda.data import AnyDomain
 from safda.data.loader import evaluation_batches
 from safda.io import write_bytes
 from safda.methods.saf_method import SAFMethod
+from safda.text import printable
 
 _MAX_POINTS = 400  # samples of each domain in a t-SNE
 
@@ -40,10 +41,11 @@ def adaptation_figure(
     figure, axes = pyplot.subplots(1, 3, figsize=(15, 5), width_ratios=(2, 2, 1.3), layout="constrained")
     for axis, model, title in zip(axes, (before, after), titles, strict=False):
         _scatter(axis, model, source, target)
-        axis.set_title(title)
+        axis.set_title(printable(title), parse_math=False)
     axes[2].hist(mixing_weights(after, target), bins=np.linspace(0, 1, 41), color="0.35")
     axes[2].set(title="mixing weight η of target pairs", xlim=(0, 1), yticks=[])
-    figure.suptitle(f"{source.name} (×) and {target.name} (•, coloured by prediction)")
+    title = f"{source.name} (×) and {target.name} (•, coloured by prediction)"
+    figure.suptitle(printable(title), parse_math=False)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=110)
     pyplot.close(figure)
