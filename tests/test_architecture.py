@@ -19,6 +19,7 @@ ENGINE = {
     "errors": {"text"},
     "registry": {"errors"},
     "io": {"errors", "text"},
+    "lock": {"errors"},
     "schedules": set(),
     "knobs": {"errors"},
     "formats": {"errors"},
@@ -28,7 +29,7 @@ ENGINE = {
     "data": {"errors", "io", "nn.vision", "registry"},
     "methods": {"data", "knobs", "nn", "registry", "schedules"},
     "model": {"data", "errors", "methods", "nn", "recipe"},
-    "training": {"data", "errors", "formats", "io", "methods", "model", "nn", "recipe", "schedules"},
+    "training": {"data", "errors", "formats", "io", "lock", "methods", "model", "nn", "recipe", "schedules"},
     "extraction": {"data", "errors", "model", "nn", "recipe"},
 }
 

@@ -25,7 +25,7 @@ from safda.methods.saf import SAF
 from safda.model import AdaptationModel
 from safda.training import checkpoint
 from safda.training.checkpoint import RunFolder
-from safda.training.loop import _STEP_DRAWS
+from safda.training.loop import _STEP_DRAWS, _stop_signals
 from tests.conftest import TINY, blobs
 
 STEPS = 24
@@ -266,7 +266,7 @@ def test_sigkill_and_resume_give_the_run_never_stopped(files, tmp_path):
     same(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_says_how_to_go_on(files, tmp_path, number):
     process = started(files, tmp_path / "run", 10**6)
     process.send_signal(number)
@@ -276,6 +276,17 @@ def test_a_signal_saves_and_says_how_to_go_on(files, tmp_path, number):
     assert "Traceback" not in errors
     last = RunFolder.open(tmp_path / "run").metrics()[-1]["step"]
     assert RunFolder.open(tmp_path / "run").last_checkpoint().step == last
+
+
+def test_who_ignores_a_closed_terminal_goes_on():
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with _stop_signals() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.received is None
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, usual)
 
 
 def test_a_checkpoint_that_was_being_written_is_not_read(files, tmp_path):

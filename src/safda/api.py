@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -26,13 +26,12 @@ from safda.nn.backbones import Backbone, check_backbone, full_name
 from safda.nn.heads import Centred, moments
 from safda.nn.weights import digest_of
 from safda.recipe import Recipe, load_recipe, preset
-from safda.training.checkpoint import RunFolder
+from safda.training.checkpoint import FIRST_STAGE, RunFolder, never_began
 from safda.training.loop import StepCallback, load_weights, make_accelerator, size_of, train
 
 #: Called with (done, total, what is done) while a run is made ready, and while it is compared with source only.
 StageProgress = Callable[[int, int, str], None]
 
-_FIRST_STAGE = "frozen"  # the folder of fine-tuning's first stage, within the run's
 _OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
 _SOURCE_ONLY_STEPS = 500  # on features a classifier learns the source in as many
 
@@ -167,7 +166,8 @@ def start(
         knob = "network.features = 'centred'"
         model.centring.learn(chain.from_iterable(feature_batches(domain, knob) for domain in work.features))
     run = work.folder(out, recipe) if out is not None else None
-    work.complete(run, resume=False, verdict=verdict)
+    with run.locked() if run and accelerator.is_main_process else nullcontext():
+        work.complete(run, resume=False, verdict=verdict)
     return work.adapted
 
 
@@ -199,17 +199,21 @@ def resume(
         verdict: at the end, compare with a source-only classifier, and write predictions and summary.
     """
     run = RunFolder.open(path)
+    run.mend()
     if run.finished and (run.summary or not verdict):
         return Adapted.load(path, backbone)
-    domains = [_again(run, role, given) for role, given in (("source", source), ("target", target))]
-    adapted = Adapted.empty(run, backbone)
+    if not run.can_go_on:
+        raise never_began(run.path)
     accelerator = make_accelerator(run.recipe, cpu=cpu, trackers=trackers, folder=run.path)
-    if run.recipe.network.frozen:  # the backbone that made the features is in the weights of the first stage
-        first = _first_stage(run) if run.recipe.fine_tune.enabled else run
-        load_weights(adapted.model, first.newest_weights(), str(path))
-    source, target = (for_network(domain, transform_of(run.data), cache_decoded) for domain in domains)
-    work = _Work(adapted, source, target, accelerator, callback, progress)
-    work.complete(run, resume=True, verdict=verdict)
+    with run.locked() if accelerator.is_main_process else nullcontext():
+        domains = [_again(run, role, given) for role, given in (("source", source), ("target", target))]
+        adapted = Adapted.empty(run, backbone)
+        if run.recipe.network.frozen:  # the backbone that made the features is in the weights of the first stage
+            first = RunFolder.open(run.path / FIRST_STAGE) if run.recipe.fine_tune.enabled else run
+            load_weights(adapted.model, first.newest_weights(), str(path))
+        source, target = (for_network(domain, transform_of(run.data), cache_decoded) for domain in domains)
+        work = _Work(adapted, source, target, accelerator, callback, progress)
+        work.complete(run, resume=True, verdict=verdict)
     return adapted
 
 
@@ -222,15 +226,9 @@ def completed(
     cpu: bool = False,
 ) -> Adapted:
     """Bring a run to its end: begin it, go on with it, or find it finished."""
-    if _can_go_on(path):
+    if RunFolder(path).can_go_on:
         return resume(path, callback=callback, cpu=cpu, verdict=False)
-    shutil.rmtree(path, ignore_errors=True)  # died while it was being made
     return start(source, target, recipe, path, callback, cpu, ())
-
-
-def _can_go_on(path: Path) -> bool:
-    made = (path / "recipe.toml").is_file()
-    return made and (RunFolder.open(path).finished or any(path.rglob("checkpoints/step-*")))
 
 
 # --------------------------------------------------------------------------------------------------- the stages
@@ -267,11 +265,12 @@ class _Work:
             self.features = seen(self.source), seen(self.target)
 
     def folder(self, path: str | Path, recipe: Recipe) -> RunFolder:
-        """Make a new run folder, by the first process, for all."""
+        """Make a new run folder, by the first process, which locks it, for all."""
+        made = None
         if self.accelerator.is_main_process:
-            RunFolder.create(path, recipe, self.adapted.data, size_of(self.adapted.model))
+            made = RunFolder.create(path, recipe, self.adapted.data, size_of(self.adapted.model))
         self.accelerator.wait_for_everyone()
-        return RunFolder.open(path)
+        return made or RunFolder.open(path)
 
     def complete(self, run: RunFolder | None, resume: bool, verdict: bool) -> None:
         """Go through all stages that are left, and say what came of them."""
@@ -349,12 +348,13 @@ class _Work:
         """Bring the first stage to its end: a run of its own, within the folder of the whole."""
         if run is None:
             return self._adapt(None, resume=False)
-        path = run.path / _FIRST_STAGE
+        path = run.path / FIRST_STAGE
         begun = (path / "recipe.toml").exists()
         first = RunFolder.open(path) if begun else self.folder(path, self.adapted.recipe)
         if first.finished:
             return load_weights(self.adapted.model, first.load_model(), str(path))
-        return self._adapt(first, resume=begun)
+        with first.locked() if self.accelerator.is_main_process else nullcontext():
+            return self._adapt(first, resume=begun)
 
     def _conclude(self, run: RunFolder | None) -> None:
         """Predict the target, and say without labels what is to be thought of it."""
@@ -463,13 +463,6 @@ def _again(run: RunFolder, role: str, given: Any) -> AnyDomain:
             f"{domain.name}: has changed since the run in {run.path} began; a resumed run needs the same data"
         )
     return domain
-
-
-def _first_stage(run: RunFolder) -> RunFolder:
-    path = run.path / _FIRST_STAGE
-    if not (path / "recipe.toml").exists():
-        raise SafdaError(f"{run.path}: has no checkpoint to go on from; delete the folder and fit again")
-    return RunFolder.open(path)
 
 
 __all__ = ["check_knobs", "completed", "default_recipe", "fit", "resume", "start"]

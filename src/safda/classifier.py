@@ -165,8 +165,8 @@ class Adapted:
 
     def save(self, path: str | Path) -> None:
         """Write a folder that :meth:`load` reads, and every command that takes a run."""
-        run = RunFolder.create(path, self.recipe, self.data, size_of(self.model))
-        run.save_model(weights_of(self.model))
+        with RunFolder.create(path, self.recipe, self.data, size_of(self.model)).locked() as run:
+            run.save_model(weights_of(self.model))
 
     @classmethod
     def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Adapted:

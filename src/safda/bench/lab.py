@@ -4,7 +4,7 @@
 
     LAB/
       cells/<key>/             a run folder, and result.json once it is finished and scored
-      cells/<key>.lock         who runs it, or ran it last: process and host
+      cells/<key>.lock         who runs it; empty if nobody does
       cells/<key>.failed       why a cell failed, until it is tried again
       <benchmark>/lab.json     the benchmark, its settings and its domains: what makes the grid
       <benchmark>/…            its tables
@@ -14,11 +14,8 @@ A cell belongs to no benchmark: two benchmarks that need the same run share it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +26,7 @@ from safda.bench.benchmark import Benchmark, Row, from_dict
 from safda.data import EMBEDDED, load_domain
 from safda.errors import SafdaError
 from safda.io import read_json, write_json
+from safda.lock import locked
 from safda.recipe import Recipe
 
 
@@ -83,13 +81,9 @@ class Store:
 
     @contextmanager
     def lock(self, cell: Cell) -> Iterator[None]:
-        """Keep everyone else off a cell; whoever comes second waits. The system lets go when a process dies."""
+        """Keep everyone else off a cell; whoever comes second waits, unless the first has died."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / f"{cell.key}.lock").open("a", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.truncate(0)
-            file.write(f"{os.getpid()} {socket.gethostname()}\n")  # for whoever wonders who has it
-            file.flush()
+        with locked(self.folder / f"{cell.key}.lock", str(self.path(cell)), wait=True):
             yield
 
     def _failed(self, cell: Cell) -> Path:

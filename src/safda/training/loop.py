@@ -410,7 +410,7 @@ def _restore(run: RunFolder, model: AdaptationModel, optimizer: torch.optim.Opti
     if accelerator.scaler and checkpoint.scaler:
         accelerator.scaler.load_state_dict(checkpoint.scaler)
     if accelerator.is_main_process:
-        run.forget_metrics_after(checkpoint.step)
+        run.forget_after(checkpoint.step)
     return checkpoint.step
 
 
@@ -466,7 +466,7 @@ class _Stop:
 
 @contextmanager
 def _stop_signals() -> Iterator[_Stop]:
-    """Let SIGINT and SIGTERM end the run after the current step; a second one ends it at once."""
+    """Let SIGINT, SIGTERM and SIGHUP end the run after the current step; a second one ends it at once."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -478,8 +478,9 @@ def _stop_signals() -> Iterator[_Stop]:
         for each, handler in before.items():
             signal.signal(each, handler)
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        before[each] = signal.signal(each, receive)
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN:  # nohup means to go on
+            before[each] = signal.signal(each, receive)
     try:
         yield stop
     finally:
