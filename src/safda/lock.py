@@ -20,6 +20,10 @@ _PATIENCE = 20.0  # seconds without one, after which an owner on another machine
 _POLL = 0.2  # seconds between two looks
 
 
+class InUse(SafdaError):
+    """Another process has the lock."""
+
+
 class Lock:
     """A file that says who holds something. It stays when the lock is let go, and is then empty.
 
@@ -47,7 +51,7 @@ class Lock:
         try:
             while not self._is_free():
                 if not wait:
-                    raise SafdaError(f"{self._what}: is in use by {self._owner_name()}; wait until it has ended")
+                    raise InUse(f"{self._what}: is in use by {self._owner_name()}; wait until it has ended")
                 time.sleep(_POLL)
             self._sign(0)
             self.check()
