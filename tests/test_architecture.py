@@ -20,6 +20,7 @@ ENGINE = {
     "registry": {"errors"},
     "io": {"errors", "text"},
     "lock": {"errors"},
+    "turns": set(),
     "schedules": set(),
     "knobs": {"errors"},
     "formats": {"errors"},
@@ -29,7 +30,7 @@ ENGINE = {
     "data": {"errors", "io", "nn.vision", "registry"},
     "methods": {"data", "knobs", "nn", "registry", "schedules"},
     "model": {"data", "errors", "methods", "nn", "recipe"},
-    "training": {"data", "errors", "formats", "io", "lock", "methods", "model", "nn", "recipe", "schedules"},
+    "training": {"data", "errors", "formats", "io", "lock", "methods", "model", "nn", "recipe", "schedules", "turns"},
     "extraction": {"data", "errors", "model", "nn", "recipe"},
 }
 

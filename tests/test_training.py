@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 
@@ -26,6 +27,7 @@ from safda.model import AdaptationModel
 from safda.training import checkpoint
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import _STEP_DRAWS, _stop_signals
+from safda.turns import in_turn
 from tests.conftest import TINY, blobs
 
 STEPS = 24
@@ -363,6 +365,24 @@ def test_training_leaves_the_callers_generator_alone(files):
     torch.manual_seed(5)
     fit(files, None)
     torch.testing.assert_close(torch.rand(3), wanted)
+
+
+def test_runs_of_one_process_take_turns_and_may_be_nested():
+    begun, order = threading.Event(), []
+
+    @in_turn
+    def run(name, during=lambda: None):
+        begun.set()
+        order.append(f"{name} begins")
+        during()
+        order.append(f"{name} ends")
+
+    first = threading.Thread(target=run, args=["first", lambda: (run("inner"), time.sleep(0.2))])
+    first.start()
+    begun.wait(10)
+    run("second")
+    first.join()
+    assert " ".join(order) == "first begins inner begins inner ends first ends second begins second ends"
 
 
 def test_a_target_label_cannot_change_a_run(files, tmp_path):

@@ -28,6 +28,7 @@ from safda.nn.weights import digest_of
 from safda.recipe import Recipe, load_recipe, preset
 from safda.training.checkpoint import FIRST_STAGE, RunFolder, never_began
 from safda.training.loop import StepCallback, load_weights, make_accelerator, size_of, train
+from safda.turns import borrowed_generator, in_turn
 
 #: Called with (done, total, what is done) while a run is made ready, and while it is compared with source only.
 StageProgress = Callable[[int, int, str], None]
@@ -124,6 +125,7 @@ def check_knobs(source: AnyDomain, given: Mapping[str, Any]) -> None:
         )
 
 
+@in_turn
 def start(
     source: AnyDomain,
     target: AnyDomain,
@@ -155,8 +157,7 @@ def start(
         for_network(domain, transform_of(data), cache_decoded) for domain in (source, target.unlabelled())
     )
     check_shape(target, tuple(data["input_shape"]))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
+    with borrowed_generator(recipe.seed):
         model = AdaptationModel(recipe, source.blank(), len(classes), backbone, methods)
     if "backbone" in data:
         data["backbone"]["digest"] = digest_of(model.backbone)
@@ -171,6 +172,7 @@ def start(
     return work.adapted
 
 
+@in_turn
 def resume(
     path: str | Path,
     *,
@@ -377,8 +379,7 @@ class _Work:
         """Train a classifier on the source's features alone."""
         recipe = self.adapted.recipe.source_only().first_stage()
         recipe = replace(recipe, steps=min(recipe.steps, _SOURCE_ONLY_STEPS))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.seed)
+        with borrowed_generator(recipe.seed):
             model = AdaptationModel(recipe, self.features[0].blank(), len(self.adapted.classes))
         model.centring.load_state_dict(self.adapted.model.centring.state_dict())
         counter = self._counter("source only, to compare with")

@@ -23,6 +23,7 @@ from safda.model import AdaptationModel
 from safda.recipe import Recipe
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import load_weights, size_of, weights_of
+from safda.turns import borrowed_generator
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,8 @@ class Adapted:
         data, recipe = run.data, run.recipe
         offline = replace(recipe, network=replace(recipe.network, pretrained=False, weights=""))
         sample = torch.zeros(tuple(data["input_shape"]), dtype=getattr(torch, data["input_type"]))
-        model = AdaptationModel(offline, sample, len(data["classes"]), backbone)
+        with borrowed_generator(recipe.seed):  # what is drawn is not used
+            model = AdaptationModel(offline, sample, len(data["classes"]), backbone)
         model.recipe = recipe
         return cls(model, tuple(data["classes"]), data)
 

@@ -100,6 +100,9 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
             sample_domain: for each row of X its domain: positive for source, negative for target.
 
         With neither ``X_target`` nor ``sample_domain`` there is nothing to adapt to, and X stands for both.
+
+        Fits in several threads of a process take turns, since torch has one generator for all of them; a grid search
+        is quicker with processes (``n_jobs``, joblib's default backend).
         """
         rows, labels = validate_data(self, X, y, dtype=np.float32, ensure_all_finite=False)
         _require_finite(rows, "X")

@@ -16,6 +16,7 @@ from safda.data.loader import evaluation_batches
 from safda.io import write_bytes
 from safda.methods.saf_method import SAFMethod
 from safda.text import printable
+from safda.turns import borrowed_generator
 
 _MAX_POINTS = 400  # samples of each domain in a t-SNE
 
@@ -81,8 +82,7 @@ def mixing_weights(adapted: Adapted, domain: AnyDomain) -> NDArray[np.float32]:
         return np.empty(0, dtype=np.float32)
     parts = [model.encode(inputs.to(adapted.device)) for inputs in evaluation_batches(adapted.ready(domain))]
     features, _, embedding, logits = (torch.cat(part) for part in zip(*parts, strict=True))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with borrowed_generator(0):
         first, second = saf.saf.draw_pairs(saf.candidates(logits))
         eta = saf.saf.eta(embedding if saf.knobs.mix_at == "bottleneck" else features, first, second).squeeze(1)
     weights: NDArray[np.float32] = eta.float().cpu().numpy()

@@ -33,6 +33,7 @@ from safda.nn.norm import synchronise_batch_norm
 from safda.recipe import Recipe
 from safda.schedules import decay
 from safda.training.checkpoint import Checkpoint, RunFolder
+from safda.turns import GENERATOR
 
 
 class StepCallback(Protocol):
@@ -90,23 +91,24 @@ def train(
     not_finite, stopping = _NotFinite(), False
     schedule = _Schedule(model, source, target)
     feed = schedule.batches(range(start, recipe.steps), shard)
-    with closing(feed), _own_randomness(accelerator.device), _trackers(accelerator), _stop_signals() as stop:
+    with closing(feed), _trackers(accelerator), _stop_signals() as stop:
         for step in range(start, recipe.steps):
             progress = step / recipe.steps
             schedule.refresh_before(step)
             (source_rows, source_inputs), (target_rows, target_inputs) = next(feed)
             tensors = (source_inputs, labels[source_rows], target_inputs, torch.cat([source_rows, target_rows]))
             batch = [_moved(values, accelerator.device) for values in tensors]
-            _seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS), accelerator.device)
             lr = _set_learning_rate(optimizer, recipe, progress)
             losses, seen = {}, {}
-            for phase in chain.from_iterable(repeat(phase, phase.times) for phase in model.phases(progress)):
-                output = wrapped(*batch, progress, phase)
-                not_finite.look(step, output.total, output.losses)
-                _optimizer_step(optimizer, model, output, phase, accelerator)
-                _observe(model, output, accelerator)
-                losses.update(output.losses)
-                seen.update(output.metrics)
+            seed = mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS)
+            with _own_randomness(seed, accelerator.device):
+                for phase in chain.from_iterable(repeat(phase, phase.times) for phase in model.phases(progress)):
+                    output = wrapped(*batch, progress, phase)
+                    not_finite.look(step, output.total, output.losses)
+                    _optimizer_step(optimizer, model, output, phase, accelerator)
+                    _observe(model, output, accelerator)
+                    losses.update(output.losses)
+                    seen.update(output.metrics)
 
             done = step + 1
             metrics = None
@@ -447,17 +449,16 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) ->
 
 
 @contextmanager
-def _own_randomness(device: torch.device) -> Iterator[None]:
-    """Leave the caller's generators as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the generators in use for one step, and leave them as they were.
+
+    ``torch.manual_seed`` would look for every kind of device, each time.
+    """
+    with GENERATOR, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         yield
-
-
-def _seed(seed: int, device: torch.device) -> None:
-    """Seed the generators in use; ``torch.manual_seed`` looks for every kind of device, each time."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
 
 
 class _Stop:
