@@ -17,20 +17,34 @@ SOURCES = Path(__file__).parents[1] / "src"
 ENGINE = {
     "text": set(),
     "errors": {"text"},
+    "schema": {"errors"},
     "registry": {"errors"},
-    "io": {"errors", "text"},
+    "io": {"errors", "schema", "text"},
     "lock": {"errors"},
     "turns": set(),
     "schedules": set(),
     "knobs": {"errors"},
-    "formats": {"errors"},
+    "formats": {"errors", "schema"},
     "presets": set(),
-    "recipe": {"errors", "formats", "knobs", "methods", "presets"},  # of methods the names, without torch
+    "recipe": {"errors", "formats", "io", "knobs", "methods", "presets"},  # of methods the names, without torch
     "nn": {"errors", "recipe", "registry"},
     "data": {"errors", "io", "nn.vision", "registry"},
     "methods": {"data", "knobs", "nn", "registry", "schedules"},
     "model": {"data", "errors", "methods", "nn", "recipe"},
-    "training": {"data", "errors", "formats", "io", "lock", "methods", "model", "nn", "recipe", "schedules", "turns"},
+    "training": {
+        "data",
+        "errors",
+        "formats",
+        "io",
+        "lock",
+        "methods",
+        "model",
+        "nn",
+        "recipe",
+        "schedules",
+        "schema",
+        "turns",
+    },
     "extraction": {"data", "errors", "model", "nn", "recipe"},
 }
 

@@ -21,7 +21,7 @@ from safda.errors import Interrupted, SafdaError
 from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.extraction import for_network, frozen_features, image_transform
 from safda.methods.base import Method
-from safda.model import AdaptationModel
+from safda.model import AdaptationModel, require_memory
 from safda.nn.backbones import Backbone, check_backbone, full_name
 from safda.nn.heads import Centred, moments
 from safda.nn.weights import digest_of
@@ -34,6 +34,7 @@ from safda.turns import borrowed_generator, in_turn
 StageProgress = Callable[[int, int, str], None]
 
 _OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
+_COPIES = 3  # of the weights, in training: their gradients, and what the optimizer remembers
 _SOURCE_ONLY_STEPS = 500  # on features a classifier learns the source in as many
 
 
@@ -157,6 +158,7 @@ def start(
         for_network(domain, transform_of(data), cache_decoded) for domain in (source, target.unlabelled())
     )
     check_shape(target, tuple(data["input_shape"]))
+    require_memory(recipe.network, data["input_shape"], len(classes), _COPIES)
     with borrowed_generator(recipe.seed):
         model = AdaptationModel(recipe, source.blank(), len(classes), backbone, methods)
     if "backbone" in data:

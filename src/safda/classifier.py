@@ -19,7 +19,7 @@ from safda.errors import SafdaError, nearest
 from safda.evaluation.oracle import Evaluation, score
 from safda.extraction import for_network, frozen_features
 from safda.io import write_table
-from safda.model import AdaptationModel
+from safda.model import AdaptationModel, require_memory
 from safda.recipe import Recipe
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import load_weights, size_of, weights_of
@@ -189,6 +189,7 @@ class Adapted:
         """Make the network of a run, to be filled from its folder: no weights are looked for elsewhere."""
         data, recipe = run.data, run.recipe
         offline = replace(recipe, network=replace(recipe.network, pretrained=False, weights=""))
+        require_memory(recipe.network, data["input_shape"], len(data["classes"]))
         sample = torch.zeros(tuple(data["input_shape"]), dtype=getattr(torch, data["input_type"]))
         with borrowed_generator(recipe.seed):  # what is drawn is not used
             model = AdaptationModel(offline, sample, len(data["classes"]), backbone)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -47,6 +48,7 @@ _SHORT = {"network.backbone": ["--backbone"], "network.weights": ["--weights"]}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 done, 1 an error in one line, 2 usage, 128+n stopped by signal n."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    sys.stdout, sys.stderr = (stream or io.StringIO() for stream in (sys.stdout, sys.stderr))  # closed ones are None
     parser = _parser(next((word for word in arguments if word in _COMMANDS), None))
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -57,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _notes():
             code: int = options.run(options)
+            sys.stdout.flush()
     except SafdaError as error:
         if options.traceback:
             traceback.print_exc()
@@ -71,7 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell("stopped")
         return 130
     except BrokenPipeError:  # whoever read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+        return 1
+    except OSError as error:
+        if options.traceback:
+            raise
+        _drop_output()
+        where = error.filename or "what was to be printed"
+        _tell(f"error: {where}: cannot be read or written: {error.strerror or error}")
         return 1
     except Exception as error:
         if options.traceback:
@@ -348,7 +358,14 @@ def _print_result(machine: dict[str, Any], *person: str) -> None:
 
 def _tell(line: str) -> None:
     """Print a line beside the results: what went wrong, what is to be known, how far it is."""
-    print(f"safda: {printable(line)}", file=sys.stderr)
+    with suppress(OSError):  # a terminal that was closed
+        print(f"safda: {printable(line)}", file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Let what is still to be printed go nowhere, or Python would complain of it at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

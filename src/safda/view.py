@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -54,7 +55,8 @@ class TrainingView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._is_terminal:
-            self._live.stop()
+            with suppress(OSError):  # a terminal that was closed: the run is saved, whoever saw it
+                self._live.stop()
 
     def __call__(self, step: int, metrics: Mapping[str, float] | None) -> None:
         """Take note of one step."""

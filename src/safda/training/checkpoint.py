@@ -39,9 +39,10 @@ from safetensors import safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
 
+from safda import schema
 from safda.errors import SafdaError, SafdaWarning
 from safda.formats import FORMAT, check_format, upgraded_names
-from safda.io import disk_errors, read_json, sync_dir, write_bytes, write_json, write_text
+from safda.io import disk_errors, read_json, read_text, sync_dir, write_bytes, write_json, write_text
 from safda.lock import Lock
 from safda.nn.weights import read_weights
 from safda.recipe import Recipe
@@ -87,9 +88,9 @@ class RunFolder:
             model_size: bytes of the weights, to make sure before any training that all of the run will fit.
         """
         run = cls(Path(path))
-        run._require_free()
-        made = not run.path.exists()
         with disk_errors(run.path):
+            run._require_free()
+            made = not run.path.exists()
             run.path.mkdir(parents=True, exist_ok=True)
             run._acquire()
         try:
@@ -113,8 +114,9 @@ class RunFolder:
     def open(cls, path: str | Path) -> RunFolder:
         """Open a run that is there."""
         run = cls(Path(path))
-        if not (run.path / "recipe.toml").is_file():
-            raise SafdaError(f"{path}: is not a run folder (it has no recipe.toml)")
+        with disk_errors(run.path, "read"):
+            if not (run.path / "recipe.toml").is_file():
+                raise SafdaError(f"{path}: is not a run folder (it has no recipe.toml)")
         check_format(run.data.get("format", 1), str(path))
         return run
 
@@ -122,12 +124,12 @@ class RunFolder:
     def recipe(self) -> Recipe:
         """The experiment."""
         file = self.path / "recipe.toml"
-        return Recipe.from_toml(file.read_text(encoding="utf-8"), str(file))
+        return Recipe.from_toml(read_text(file), str(file))
 
     @property
     def data(self) -> dict[str, Any]:
         """Where the data came from, and what they look like."""
-        return read_json(self.path / "data.json")
+        return read_json(self.path / "data.json", schema.RUN_DATA)
 
     @property
     def finished(self) -> bool:
@@ -159,7 +161,7 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         """What was said of the result, without labels; None until it was."""
         file = self.path / "summary.json"
-        return read_json(file) if file.is_file() else None
+        return read_json(file, schema.SUMMARY) if file.is_file() else None
 
     def save_summary(self, summary: Mapping[str, Any]) -> None:
         """Write what is to be said of the result."""
@@ -223,7 +225,9 @@ class RunFolder:
         raise never_began(self.path)
 
     def _read_checkpoint(self, path: Path) -> Checkpoint:
-        state = read_json(path / "state.json")
+        state = read_json(path / "state.json", schema.STATE)
+        if self._checkpoint_path(state["step"]) != path:
+            raise SafdaError(f"{path / 'state.json'}: is of step {state['step']}, and of another checkpoint")
         return Checkpoint(
             state["step"],
             self._named_as_now(_read_tensors(path / "model.safetensors")),

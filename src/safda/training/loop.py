@@ -401,13 +401,14 @@ def _save(
 def _restore(run: RunFolder, model: AdaptationModel, optimizer: torch.optim.Optimizer, accelerator: Accelerator) -> int:
     checkpoint = run.last_checkpoint()
     load_weights(model, checkpoint.model, str(run.path))
-    _restore_state(optimizer, model, checkpoint.optimizer)
+    _restore_state(optimizer, model, checkpoint.optimizer, str(run.path))
     for name, method in model.methods_by_name.items():
         own = {
             key.removeprefix(f"{name}."): value
             for key, value in checkpoint.methods.items()
             if key.startswith(f"{name}.")
         }
+        _check_state(method.training_state(), own, f"{run.path}: what {name} remembers")
         method.load_training_state(own)
     if accelerator.scaler and checkpoint.scaler:
         accelerator.scaler.load_state_dict(checkpoint.scaler)
@@ -427,11 +428,20 @@ def _state_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, T
     }
 
 
-def _restore_state(optimizer: torch.optim.Optimizer, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+def _check_state(fresh: Mapping[str, Tensor], saved: Mapping[str, Tensor], where: str) -> None:
+    """Refuse a method's memory that is not of this run; one that grows has no shape yet."""
+    for name, value in fresh.items():
+        if name not in saved or (value.numel() and value.shape != saved[name].shape):
+            raise SafdaError(f"{where} does not fit the recipe and the data: {name!r} is missing or of another shape")
+
+
+def _restore_state(optimizer: torch.optim.Optimizer, model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
     parameters = dict(model.named_parameters())
     for key, value in state.items():
         name, _, what = key.rpartition(":")
-        like = parameters[name]
+        like = parameters.get(name)
+        if like is None or (value.shape != like.shape and value.numel() != 1):
+            raise SafdaError(f"{where}: what the optimizer remembers does not fit the recipe: {key!r}")
         if value.shape == like.shape:  # in the weights' own order in memory
             value = torch.empty_like(like, dtype=value.dtype).copy_(value)
         optimizer.state[like][what] = value.to(like.device)
