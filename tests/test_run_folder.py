@@ -34,7 +34,9 @@ def _impatient(monkeypatch):
 
 
 def owned(path, machine="elsewhere", pid=1, count=0):
-    path.write_text(f"{machine} host-b {pid} abc {count:010d}\n")
+    draft = path.with_name("draft")
+    draft.write_text(f"{machine} host-b {pid} abc {count:010d}\n")
+    draft.replace(path)  # an owner signs at once: nobody ever finds the file empty
 
 
 def test_whoever_comes_second_is_told_who_has_it_or_waits(tmp_path):

@@ -49,8 +49,10 @@ NUMPY_TYPE = Kind(
     lambda value: isinstance(value, str) and re.fullmatch(r"[<>|=]?([biuf][1248]|f16|U[0-9]{1,6})", value) is not None,
 )
 NAMES = Kind(
-    "a list of names, each once",
-    lambda value: isinstance(value, list) and all(type(name) is str for name in value) and len({*value}) == len(value),
+    "a list of two or more names, each once",
+    lambda value: (
+        isinstance(value, list) and all(type(name) is str for name in value) and len({*value}) == len(value) > 1
+    ),
 )
 
 _DOMAIN = {"name": str, "samples": NATURAL, "digest": str}
