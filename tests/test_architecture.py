@@ -20,7 +20,7 @@ ENGINE = {
     "schema": {"errors"},
     "registry": {"errors"},
     "io": {"errors", "schema", "text"},
-    "lock": {"errors"},
+    "lock": {"errors", "io"},
     "turns": set(),
     "schedules": set(),
     "knobs": {"errors"},

@@ -310,7 +310,7 @@ def test_a_folder_that_cannot_be_read_or_written_is_told(runs, tmp_path, capsys,
         assert told(capsys, "resume", run) == f"{run / 'data.json'}: cannot be read: Permission denied"
     with monkeypatch.context() as patch:
         patch.setattr("safda.lock.os.open", forbidden)
-        assert told(capsys, "resume", run, "--cpu") == f"{run}: cannot be written: Permission denied"
+        assert told(capsys, "resume", run, "--cpu") == f"{run / '.lock'}: cannot be written: Permission denied"
 
 
 def test_widths_that_need_more_memory_than_there_is_are_refused(runs, tmp_path, capsys, monkeypatch):

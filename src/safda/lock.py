@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safda.errors import SafdaError, SafdaWarning
+from safda.io import disk_errors
 
 _BEAT = 5.0  # seconds between two signs of life
 _PATIENCE = 20.0  # seconds without one, after which an owner on another machine is taken for gone
@@ -47,7 +48,13 @@ class Lock:
         Args:
             wait: until whoever has it lets it go.
         """
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        with disk_errors(self.path):
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._take(wait)
+        self._beating = threading.Thread(target=self._beat, name="safda-lock", daemon=True)
+        self._beating.start()
+
+    def _take(self, wait: bool) -> None:
         try:
             while not self._is_free():
                 if not wait:
@@ -58,8 +65,6 @@ class Lock:
         except BaseException:
             os.close(self._file)
             raise
-        self._beating = threading.Thread(target=self._beat, name="safda-lock", daemon=True)
-        self._beating.start()
 
     def release(self) -> None:
         """Let the lock go."""

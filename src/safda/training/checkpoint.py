@@ -92,7 +92,7 @@ class RunFolder:
             run._require_free()
             made = not run.path.exists()
             run.path.mkdir(parents=True, exist_ok=True)
-            run._acquire()
+        run._acquire()
         try:
             run._require_free()  # nor has another come first
             with disk_errors(run.path):
@@ -150,8 +150,7 @@ class RunFolder:
     def locked(self) -> Iterator[RunFolder]:
         """Keep every other process off the run for a while; off one that was just created they are already."""
         if self._lock is None:
-            with disk_errors(self.path):
-                self._acquire()
+            self._acquire()
         try:
             yield self
         finally:
