@@ -201,6 +201,20 @@ def test_a_folder_that_another_is_just_making_is_left_alone(files, tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 
+def test_a_run_that_another_made_meanwhile_is_not_swept_away(files, tmp_path, monkeypatch):
+    plain = RunFolder._acquire
+
+    def late(run):  # another process comes between our look and our lock, and is done before us
+        monkeypatch.setattr(RunFolder, "_acquire", plain)
+        fit(files, tmp_path / "run")
+        plain(run)
+
+    monkeypatch.setattr(RunFolder, "_acquire", late)
+    with pytest.raises(SafdaError, match="already holds a run"):
+        fit(files, tmp_path / "run")
+    assert RunFolder.open(tmp_path / "run").finished
+
+
 # ----------------------------------------------------------------------------------------------------------- damage
 
 

@@ -94,7 +94,12 @@ class RunFolder:
             run.path.mkdir(parents=True, exist_ok=True)
         run._acquire()
         try:
-            run._require_free()  # nor has another come first
+            with disk_errors(run.path):
+                run._require_free()  # nor has another come first
+        except BaseException:
+            run._release()
+            raise
+        try:
             with disk_errors(run.path):
                 run._clear()
                 (run.path / "checkpoints").mkdir()
@@ -104,9 +109,9 @@ class RunFolder:
                 write_text(run.path / "metrics.jsonl", "")
                 write_text(run.path / "recipe.toml", recipe.to_toml())  # last: it makes the folder a run
         except BaseException:
-            run._release()
-            if made:
+            if made:  # before anyone else can begin in it
                 shutil.rmtree(run.path, ignore_errors=True)
+            run._release()
             raise
         return run
 
