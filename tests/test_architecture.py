@@ -15,26 +15,43 @@ SOURCES = Path(__file__).parents[1] / "src"
 
 #: Rooms that know nothing of runs that were made: the engine, from the errors up to the loop.
 ENGINE = {
-    "errors": set(),
+    "text": set(),
+    "errors": {"text"},
+    "schema": {"errors"},
     "registry": {"errors"},
-    "io": {"errors"},
+    "io": {"errors", "schema", "text"},
+    "lock": {"errors", "io"},
+    "turns": set(),
     "schedules": set(),
     "knobs": {"errors"},
-    "formats": {"errors"},
+    "formats": {"errors", "schema"},
     "presets": set(),
-    "recipe": {"errors", "formats", "knobs", "methods", "presets"},  # of methods the names, without torch
+    "recipe": {"errors", "formats", "io", "knobs", "methods", "presets"},  # of methods the names, without torch
     "nn": {"errors", "recipe", "registry"},
     "data": {"errors", "io", "nn.vision", "registry"},
     "methods": {"data", "errors", "knobs", "nn", "registry", "schedules"},
     "model": {"data", "errors", "methods", "nn", "recipe"},
-    "training": {"data", "errors", "formats", "io", "methods", "model", "nn", "recipe", "schedules"},
+    "training": {
+        "data",
+        "errors",
+        "formats",
+        "io",
+        "lock",
+        "methods",
+        "model",
+        "nn",
+        "recipe",
+        "schedules",
+        "schema",
+        "turns",
+    },
     "extraction": {"data", "errors", "model", "nn", "recipe"},
 }
 
 #: Room → the rooms, or single modules of rooms, that it may import beside itself.
 MAY_IMPORT = {
     **ENGINE,
-    "view": set(),
+    "view": {"text"},
     "classifier": {*ENGINE, "evaluation.oracle"},
     "evaluation": {*ENGINE, "classifier"},
     "report": {*ENGINE, "classifier", "evaluation"},

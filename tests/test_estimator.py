@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -191,6 +194,33 @@ def test_the_same_random_state_gives_the_same_bits(data):
     one, two, other = (small(random_state=s).fit(X, y, X_target=X_target).predict_proba(X_target) for s in (1, 1, 2))
     np.testing.assert_array_equal(one, two)
     assert not np.array_equal(one, other)
+
+
+def test_fits_in_threads_equal_the_same_fit_alone(data, tmp_path):
+    X, y, X_target, _ = data
+
+    def scores(precision):
+        classifier = small(steps=20, knobs={**SMALL, "precision": precision}).fit(X, y, X_target=X_target)
+        return classifier.decision_function(X_target)
+
+    alone = {precision: scores(precision) for precision in ("no", "bf16")}
+    small(steps=1).fit(X, y, X_target=X_target).save(tmp_path / "model")
+    torch.manual_seed(5)
+    before, ended = torch.get_rng_state(), threading.Event()
+
+    def load_meanwhile():  # a network that is made elsewhere draws too
+        while not ended.wait(0.01):
+            SAFClassifier.load(tmp_path / "model")
+
+    with ThreadPoolExecutor(5) as pool:
+        loading = pool.submit(load_meanwhile)
+        together = [(pool.submit(scores, precision), expected) for precision, expected in alone.items() for _ in "ab"]
+        wait([fitted for fitted, _ in together])
+        ended.set()
+    loading.result()
+    for fitted, expected in together:
+        np.testing.assert_array_equal(fitted.result(), expected)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def seed_of(**given):

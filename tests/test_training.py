@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 
@@ -26,7 +27,8 @@ from safda.methods.saf import SAF
 from safda.model import AdaptationModel
 from safda.training import checkpoint
 from safda.training.checkpoint import RunFolder
-from safda.training.loop import _STEP_DRAWS
+from safda.training.loop import _STEP_DRAWS, _stop_signals
+from safda.turns import in_turn
 from tests.conftest import TINY, blobs
 
 STEPS = 24
@@ -285,7 +287,7 @@ def test_sigkill_and_resume_give_the_run_never_stopped(files, tmp_path):
     same(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_says_how_to_go_on(files, tmp_path, number):
     process = started(files, tmp_path / "run", 10**6)
     process.send_signal(number)
@@ -295,6 +297,17 @@ def test_a_signal_saves_and_says_how_to_go_on(files, tmp_path, number):
     assert "Traceback" not in errors
     last = RunFolder.open(tmp_path / "run").metrics()[-1]["step"]
     assert RunFolder.open(tmp_path / "run").last_checkpoint().step == last
+
+
+def test_who_ignores_a_closed_terminal_goes_on():
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with _stop_signals() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.received is None
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, usual)
 
 
 def test_a_checkpoint_that_was_being_written_is_not_read(files, tmp_path):
@@ -371,6 +384,24 @@ def test_training_leaves_the_callers_generator_alone(files):
     torch.manual_seed(5)
     fit(files, None)
     torch.testing.assert_close(torch.rand(3), wanted)
+
+
+def test_runs_of_one_process_take_turns_and_may_be_nested():
+    begun, order = threading.Event(), []
+
+    @in_turn
+    def run(name, during=lambda: None):
+        begun.set()
+        order.append(f"{name} begins")
+        during()
+        order.append(f"{name} ends")
+
+    first = threading.Thread(target=run, args=["first", lambda: (run("inner"), time.sleep(0.2))])
+    first.start()
+    begun.wait(10)
+    run("second")
+    first.join()
+    assert " ".join(order) == "first begins inner begins inner ends first ends second begins second ends"
 
 
 def test_a_target_label_cannot_change_a_run(files, tmp_path):

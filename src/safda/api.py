@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -24,21 +25,22 @@ from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.extraction import for_network, frozen_features, image_transform
 from safda.io import refuse_within
 from safda.methods.base import Method
-from safda.model import AdaptationModel
+from safda.model import AdaptationModel, require_memory
 from safda.nn.backbones import Backbone, check_backbone, full_name
 from safda.nn.heads import FeatureScaling, moments
 from safda.nn.weights import digest_of
 from safda.recipe import SOURCE_ONLY_CHANGES, Recipe, load_recipe, preset
-from safda.training.checkpoint import Checkpoint, RunFolder
+from safda.training.checkpoint import FIRST_STAGE, Checkpoint, RunFolder, never_began
 from safda.training.loop import StepCallback, load_weights, make_accelerator, size_of, train, weights_of
+from safda.turns import borrowed_generator, in_turn
 
 #: Called with (done, total, what is done) while a run is made ready, and while it is compared with source only.
 StageProgress = Callable[[int, int, str], None]
 
 _CANDIDATES = "candidates"  # the folder of what a choice is made of, within the run's
 _MOST_TURNED = 4096  # features of each domain tell its principal components
-_FIRST_STAGE = "frozen"  # the folder of fine-tuning's first stage, within the run's
 _OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
+_COPIES = 3  # of the weights, in training: their gradients, and what the optimizer remembers
 _SOURCE_ONLY_STEPS = 500  # on features a classifier learns the source in as many
 
 
@@ -130,6 +132,7 @@ def check_knobs(source: AnyDomain, given: Mapping[str, Any]) -> None:
         )
 
 
+@in_turn
 def start(
     source: AnyDomain,
     target: AnyDomain,
@@ -163,8 +166,8 @@ def start(
         for_network(domain, transform_of(data), cache_decoded) for domain in (source, target.unlabelled())
     )
     check_shape(target, tuple(data["input_shape"]))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
+    require_memory(recipe.network, data["input_shape"], len(classes), _COPIES)
+    with borrowed_generator(recipe.seed):
         model = AdaptationModel(recipe, source.blank(), len(classes), backbone, methods)
     if "backbone" in data:
         data["backbone"]["digest"] = digest_of(model.backbone)
@@ -172,10 +175,12 @@ def start(
     work = _Work(recipe, Adapted(model, classes, data), source, target, accelerator, callback, progress)
     work.learn_scaling(model)
     run = work.folder(out, recipe) if out is not None else None
-    work.complete(run, resume=False, verdict=verdict)
+    with work.locked(run):
+        work.complete(run, resume=False, verdict=verdict)
     return work.adapted
 
 
+@in_turn
 def resume(
     path: str | Path,
     *,
@@ -204,17 +209,21 @@ def resume(
         verdict: at the end, compare with a source-only classifier, and write predictions and summary.
     """
     run = RunFolder.open(path)
+    run.mend()
     if run.finished and (run.summary or not verdict):
         return Adapted.load(path, backbone)
-    domains = [_again(run, role, given) for role, given in (("source", source), ("target", target))]
-    adapted = Adapted.empty(run, backbone)
+    if not run.can_go_on:
+        raise never_began(run.path)
     accelerator = make_accelerator(run.recipe, cpu=cpu, trackers=trackers, folder=run.path)
-    if run.recipe.network.frozen:  # the backbone that made the features is in the weights of the first stage
-        first = _first_stage(run) if run.recipe.fine_tune.enabled else run
-        load_weights(adapted.model, first.newest_weights(), str(path))
-    source, target = (for_network(domain, transform_of(run.data), cache_decoded) for domain in domains)
-    work = _Work(run.given_recipe, adapted, source, target, accelerator, callback, progress)
-    work.complete(run, resume=True, verdict=verdict)
+    with run.locked() if accelerator.is_main_process else nullcontext():
+        domains = [_again(run, role, given) for role, given in (("source", source), ("target", target))]
+        adapted = Adapted.empty(run, backbone)
+        if run.recipe.network.frozen:  # the backbone that made the features is in the weights of the first stage
+            first = RunFolder.open(run.path / FIRST_STAGE) if run.recipe.fine_tune.enabled else run
+            load_weights(adapted.model, first.newest_weights(), str(path))
+        source, target = (for_network(domain, transform_of(run.data), cache_decoded) for domain in domains)
+        work = _Work(run.given_recipe, adapted, source, target, accelerator, callback, progress)
+        work.complete(run, resume=True, verdict=verdict)
     return adapted
 
 
@@ -227,15 +236,9 @@ def completed(
     cpu: bool = False,
 ) -> Adapted:
     """Bring a run to its end: begin it, go on with it, or find it finished."""
-    if _can_go_on(path):
+    if RunFolder(path).can_go_on:
         return resume(path, callback=callback, cpu=cpu, verdict=False)
-    shutil.rmtree(path, ignore_errors=True)  # died while it was being made
     return start(source, target, recipe, path, callback, cpu, ())
-
-
-def _can_go_on(path: Path) -> bool:
-    made = (path / "recipe.toml").is_file()
-    return made and (RunFolder.open(path).finished or any(path.rglob("checkpoints/step-*")))
 
 
 # --------------------------------------------------------------------------------------------------- the stages
@@ -277,11 +280,16 @@ class _Work:
             self.features = seen(self.source), seen(self.target)
 
     def folder(self, path: str | Path, recipe: Recipe, data: Mapping[str, Any] | None = None) -> RunFolder:
-        """Make a new run folder, by the first process, for all."""
+        """Make a new run folder, by the first process, which locks it, for all."""
+        made = None
         if self.accelerator.is_main_process:
-            RunFolder.create(path, recipe, data or self.adapted.data, size_of(self.adapted.model))
+            made = RunFolder.create(path, recipe, data or self.adapted.data, size_of(self.adapted.model))
         self.accelerator.wait_for_everyone()
-        return RunFolder.open(path)
+        return made or RunFolder.open(path)
+
+    def locked(self, run: RunFolder | None) -> AbstractContextManager[object]:
+        """Keep other processes than this run's own off a folder, for use in ``with``."""
+        return run.locked() if run and self.accelerator.is_main_process else nullcontext()
 
     def complete(self, run: RunFolder | None, resume: bool, verdict: bool) -> None:
         """Go through all stages that are left, and say what came of them."""
@@ -355,22 +363,22 @@ class _Work:
         model.setup(*self.features, self._counter("neighbours"))
         for method in model.methods_by_name.values():
             method.warm_start(begin_with)
-        train(
-            model,
-            *self.features,
-            accelerator=make_accelerator(recipe, cpu=self.accelerator.device.type == "cpu"),  # without trackers
-            run=own,
-            callback=_later(self.callback, self._steps_before),
-            resume=bool(own and own.has_checkpoint),
-        )
+        with self.locked(own):
+            train(
+                model,
+                *self.features,
+                accelerator=make_accelerator(recipe, cpu=self.accelerator.device.type == "cpu"),  # without trackers
+                run=own,
+                callback=_later(self.callback, self._steps_before),
+                resume=bool(own and own.has_checkpoint),
+            )
         if own and self.accelerator.is_main_process:
             shutil.rmtree(own.path / "checkpoints", ignore_errors=True)
         return model
 
     def _heads(self, recipe: Recipe) -> AdaptationModel:
         """Make what stands on the backbone, for features."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.seed)
+        with borrowed_generator(recipe.seed):
             model = AdaptationModel(recipe, self.features[0].blank(), len(self.adapted.classes))
         self.learn_scaling(model)
         return model
@@ -446,10 +454,11 @@ class _Work:
 
     def _first_stage_of(self, run: RunFolder | None) -> None:
         """Bring the first stage to its end: a run of its own, within the folder of the whole."""
-        first = self._folder_within(run, _FIRST_STAGE, self.adapted.model)
+        first = self._folder_within(run, FIRST_STAGE, self.adapted.model)
         if first and first.finished:
             return load_weights(self.adapted.model, first.load_model(), str(first.path))
-        return self._adapt(first, resume=bool(first and first.has_checkpoint))
+        with self.locked(first):
+            return self._adapt(first, resume=bool(first and first.has_checkpoint))
 
     def _conclude(self, run: RunFolder | None) -> None:
         """Predict the target, and say without labels what is to be thought of it."""
@@ -555,13 +564,6 @@ def _again(run: RunFolder, role: str, given: Any) -> AnyDomain:
             f"{domain.name}: has changed since the run in {run.path} began; a resumed run needs the same data"
         )
     return domain
-
-
-def _first_stage(run: RunFolder) -> RunFolder:
-    path = run.path / _FIRST_STAGE
-    if not (path / "recipe.toml").exists():
-        raise SafdaError(f"{run.path}: has no checkpoint to go on from; delete the folder and fit again")
-    return RunFolder.open(path)
 
 
 __all__ = ["check_knobs", "completed", "default_recipe", "fit", "resume", "start"]

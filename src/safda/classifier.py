@@ -19,11 +19,12 @@ from safda.errors import SafdaError, nearest
 from safda.evaluation.oracle import Evaluation, score
 from safda.extraction import for_network, frozen_features
 from safda.io import write_table
-from safda.model import AdaptationModel
+from safda.model import AdaptationModel, require_memory
 from safda.nn.weights import not_finite
 from safda.recipe import Recipe
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import load_weights, size_of, weights_of
+from safda.turns import borrowed_generator
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,8 @@ class Adapted:
 
     def save(self, path: str | Path) -> None:
         """Write a folder that :meth:`load` reads, and every command that takes a run."""
-        run = RunFolder.create(path, self.recipe, self.data, size_of(self.model))
-        run.save_model(weights_of(self.model))
+        with RunFolder.create(path, self.recipe, self.data, size_of(self.model)).locked() as run:
+            run.save_model(weights_of(self.model))
 
     @classmethod
     def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Adapted:
@@ -204,8 +205,10 @@ class Adapted:
         """Make the network of a run, to be filled from its folder: no weights are looked for elsewhere."""
         data, recipe = run.data, run.recipe
         offline = replace(recipe, network=replace(recipe.network, pretrained=False, weights=""))
+        require_memory(recipe.network, data["input_shape"], len(data["classes"]))
         sample = torch.zeros(tuple(data["input_shape"]), dtype=getattr(torch, data["input_type"]))
-        model = AdaptationModel(offline, sample, len(data["classes"]), backbone)
+        with borrowed_generator(recipe.seed):  # what is drawn is not used
+            model = AdaptationModel(offline, sample, len(data["classes"]), backbone)
         model.recipe = recipe
         return cls(model, tuple(data["classes"]), data)
 

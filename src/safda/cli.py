@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +20,7 @@ from safda.errors import Interrupted, SafdaError, SafdaWarning, nearest
 from safda.knobs import Knob
 from safda.presets import PRESETS
 from safda.recipe import Recipe, load_recipe, walk
+from safda.text import printable, to_json
 
 if TYPE_CHECKING:
     from safda.classifier import Predictions
@@ -52,8 +53,9 @@ _SHORT = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 done, 1 an error in one line, 2 usage, 128+n stopped by signal n."""
-    _escape_what_cannot_be_shown()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    sys.stdout, sys.stderr = (stream or io.StringIO() for stream in (sys.stdout, sys.stderr))  # closed ones are None
+    _escape_what_cannot_be_shown()
     parser = _parser(next((word for word in arguments if word in _COMMANDS), None))
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -64,28 +66,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _notes():
             code: int = options.run(options)
+            sys.stdout.flush()
     except SafdaError as error:
         if options.traceback:
             traceback.print_exc()
-        print(f"safda: error: {error}", file=sys.stderr)
+        _tell(f"error: {error}")
         return 1
     except Interrupted as stopped:
         if _is_first_process():
             goes_on = f", all saved; go on with: safda resume {stopped.run}" if stopped.run else ""
-            told = f"stopped by {stopped.signal.name} after step {stopped.step}{goes_on}"
-            print(f"safda: {told}", file=sys.stderr)
+            _tell(f"stopped by {stopped.signal.name} after step {stopped.step}{goes_on}")
         return 128 + int(stopped.signal)
     except KeyboardInterrupt:
-        print("safda: stopped", file=sys.stderr)
+        _tell("stopped")
         return 130
     except BrokenPipeError:  # whoever read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+        return 1
+    except OSError as error:
+        if options.traceback:
+            raise
+        _drop_output()
+        where = error.filename or "what was to be printed"
+        _tell(f"error: {where}: cannot be read or written: {error.strerror or error}")
         return 1
     except Exception as error:
         if options.traceback:
             raise
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        print(f"safda: unexpected error: {what}; --traceback shows where it came from", file=sys.stderr)
+        _tell(f"unexpected error: {what}; --traceback shows where it came from")
         return 1
     return code
 
@@ -103,7 +112,7 @@ def _fit(options: argparse.Namespace) -> int:
     if _is_first_process():
         found = preflight(source, target.unlabelled(), recipe.batch)
         for line in found.warnings if found.same_shape else ():  # otherwise there is one error to come, and no more
-            print(f"safda: note: {line}", file=sys.stderr)
+            _tell(f"note: {line}")
     with _view(f"{source.name} → {target.name}", recipe) as view:
         start(
             source,
@@ -129,17 +138,17 @@ def _chosen_recipe(options: argparse.Namespace) -> Recipe:
 def _doctor(options: argparse.Namespace) -> int:
     from safda.data.preflight import preflight
     from safda.recipe import preset
-    from safda.view import preflight_table
+    from safda.view import plain, preflight_table
 
     source, target = _both_domains(options)
     result = preflight(source, target, preset("default").batch)
     if options.json:
-        print(json.dumps(result.to_dict(), ensure_ascii=False))
+        print(to_json(result.to_dict()))
         return 0
     console = _console()
     console.print(preflight_table(result.to_dict()))
     for line in result.warnings or ["nothing to complain of"]:
-        console.print(f"• {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(plain(f"• {line}"), soft_wrap=True)
     return 0
 
 
@@ -210,10 +219,10 @@ def _predict(options: argparse.Namespace) -> int:
         return 0
     predictions.write(options.out, options.probabilities)
     samples, skipped = len(predictions.ids), dict(predictions.skipped)
-    skipped_lines = "".join(f"\nskipped {each}: {why}" for each, why in skipped.items())
     _print_result(
         {"predictions": str(options.out), "samples": samples, "skipped": skipped},
-        f"{samples} predictions in {options.out}{skipped_lines}",
+        f"{samples} predictions in {options.out}",
+        *(f"skipped {each}: {why}" for each, why in skipped.items()),
     )
     return 0
 
@@ -224,7 +233,7 @@ def _show(predictions: Predictions, all_probabilities: bool) -> None:
     from safda.view import predictions_table
 
     for each, why in predictions.skipped:
-        print(f"safda: note: skipped {each}: {why}", file=sys.stderr)
+        _tell(f"note: skipped {each}: {why}")
     if not sys.stdout.isatty():
         for line in json_lines(predictions.table(all_probabilities)):
             print(line)
@@ -244,7 +253,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     result = Adapted.load(options.model).evaluate(options.data).to_dict()
     if options.json:
-        print(json.dumps(result, ensure_ascii=False))
+        print(to_json(result))
     else:
         _console().print(evaluation_table(result))
     return 0
@@ -297,7 +306,7 @@ def _tune(options: argparse.Namespace) -> int:
         trials=options.trials,
         score=options.score,
         storage=options.storage,
-        log=lambda line: print(line, file=sys.stderr),
+        log=_tell,
         cpu=options.cpu,
     )
     next_ = f"safda fit {options.source} {options.target} --recipe {best} -o RUN"
@@ -318,7 +327,7 @@ def _methods(options: argparse.Namespace) -> int:
     if sys.stdout.isatty():
         _console().print(methods_table(every))
     else:
-        print("\n".join(json.dumps(each, ensure_ascii=False) for each in every))
+        print("\n".join(map(to_json, every)))
     return 0
 
 
@@ -335,8 +344,9 @@ def _report_result(run: Path) -> int:
         _console().print(summary_table(summary))
     _print_result(
         {"run": str(run), **(folder.metrics() or [{}])[-1], "summary": summary},  # a saved model has none
-        f"{summary['words']}\nadapted in {folder.given_recipe.all_steps} steps; "
-        f"predictions: {run / 'predictions.csv'}; for other data: safda predict {run} DATA -o FILE",
+        summary["words"],
+        f"adapted in {folder.given_recipe.all_steps} steps; predictions: {run / 'predictions.csv'}; "
+        f"for other data: safda predict {run} DATA -o FILE",
     )
     return 0
 
@@ -364,9 +374,22 @@ def _progress_bar(title: str) -> Any:
     return ProgressView(title, Console(stderr=True))
 
 
-def _print_result(machine: dict[str, Any], person: str) -> None:
-    """One sentence in a terminal, one line of JSON anywhere else."""
-    print(person if sys.stdout.isatty() else json.dumps(machine, ensure_ascii=False))
+def _print_result(machine: dict[str, Any], *person: str) -> None:
+    """A line or some in a terminal, one line of JSON anywhere else."""
+    for line in map(printable, person) if sys.stdout.isatty() else [to_json(machine)]:
+        print(line)
+
+
+def _tell(line: str) -> None:
+    """Print a line beside the results: what went wrong, what is to be known, how far it is."""
+    with suppress(OSError):  # a terminal that was closed
+        print(f"safda: {printable(line)}", file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Let what is still to be printed go nowhere, or Python would complain of it at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -378,7 +401,7 @@ def _notes() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, SafdaWarning):
-                print(f"safda: note: {message}", file=sys.stderr)
+                _tell(f"note: {message}")
             else:
                 usual(message, category, *where, **more)
 
@@ -412,7 +435,7 @@ class _Parser(argparse.ArgumentParser):
     commands: dict[str, _Parser]
 
     def error(self, message: str) -> NoReturn:
-        print(f"safda: error: {message}", file=sys.stderr)
+        _tell(f"error: {message}")
         raise SystemExit(2)
 
 

@@ -18,6 +18,7 @@ from safda.classifier import Adapted
 from safda.data import load_domain
 from safda.errors import SafdaError
 from safda.report.figures import adaptation_figure
+from safda.view import plain
 
 _METHODS = ("source", "mdd", "mdd+saf", "letter")
 _MORE = ("dann", "dann+saf", "cdan", "cdan+saf")
@@ -36,12 +37,12 @@ def demo(folder: Path, seeds: int, all_methods: bool, console: Console) -> int:
         # One thread a run: as fast for so small a network, and the same numbers whatever the number of cores.
         failures = fill(lab, lab.cells(rows, seeds), Engine(jobs=os.cpu_count(), threads=1), console)
     except KeyboardInterrupt:
-        console.print(f"stopped; the same command goes on in {folder}", highlight=False, soft_wrap=True)
+        console.print(plain(f"stopped; the same command goes on in {folder}"), soft_wrap=True)
         return 130
     if failures:
         raise SafdaError(failures[0])
     console.print(_table(Results.of(lab)))
-    console.print(f"picture: {_draw_figure(lab)}", highlight=False, soft_wrap=True)
+    console.print(plain(f"picture: {_draw_figure(lab)}"), soft_wrap=True)
     return 0
 
 

@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from signal import Signals
 
+from safda.text import printable
+
 _LONGEST = 200  # characters of a foreign message
 
 
 class SafdaError(Exception):
     """Anything a user can mend. The message is one line; the command line shows it without a traceback."""
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(one_line(message))  # it may quote a file's content
+    def __str__(self) -> str:
+        return printable(super().__str__())  # it names files and classes, and those may hold anything
 
 
 class Interrupted(KeyboardInterrupt):
@@ -38,6 +40,9 @@ class Interrupted(KeyboardInterrupt):
 class SafdaWarning(UserWarning):
     """Something that a user should know and may have meant. The command line shows it as a note."""
 
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
@@ -53,15 +58,6 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise
     except Exception as error:  # libraries promise no type
         raise SafdaError(f"{path}: is not a readable {kind}: {first_line(error)}") from None
-
-
-def one_line(text: str) -> str:
-    """Return a text with escapes for what breaks lines, or cannot be seen.
-
-    >>> print(one_line("a\\nb"))
-    a\\nb
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def first_line(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from safda.data.arrays import first_fault
 from safda.errors import SafdaError
 from safda.io import read_json, write_json
 from safda.recipe import Recipe, load_recipe
+from safda.schema import ESTIMATOR
 from safda.view import TrainingView
 
 _DOMAINS = {"sample_domain": True, "allow_source": True}
@@ -100,6 +101,9 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
             sample_domain: for each row of X its domain: positive for source, negative for target.
 
         With neither ``X_target`` nor ``sample_domain`` there is nothing to adapt to, and X stands for both.
+
+        Fits in several threads of a process take turns, since torch has one generator for all of them; a grid search
+        is quicker with processes (``n_jobs``, joblib's default backend).
         """
         rows, labels = validate_data(self, X, y, dtype=np.float32, ensure_all_finite=False)
         _require_finite(rows, "X")
@@ -176,10 +180,17 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
     def load(cls, path: str | Path) -> SAFClassifier:
         """Read what :meth:`save` wrote; no code is run from it."""
         adapted = Adapted.load(path)
-        content = read_json(Path(path) / "estimator.json")
+        content = read_json(Path(path) / "estimator.json", ESTIMATOR)
         classifier = cls(recipe=adapted.recipe)
         classifier.adapted_ = adapted
-        classifier.classes_ = np.array(content["classes"], dtype=content["dtype"])
+        try:
+            classifier.classes_ = np.array(content["classes"], dtype=content["dtype"])
+        except (ValueError, OverflowError) as error:
+            raise SafdaError(f"{path}: estimator.json: its classes are not of their type: {error}") from None
+        if len(classifier.classes_) != len(adapted.classes):
+            raise SafdaError(
+                f"{path}: estimator.json: has {len(classifier.classes_)} classes, data.json another number"
+            )
         classifier.n_features_in_ = adapted.model.backbone_dim
         if content["feature_names"] is not None:
             classifier.feature_names_in_ = np.array(content["feature_names"], dtype=object)

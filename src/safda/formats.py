@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from safda.errors import SafdaError
+from safda.schema import FORMER_RECIPE, check
 
 #: Of recipes and run folders; a higher one is of a later safda. 1 spelled "optimiser", and had no number; 2 had one
 #: "adversary" and all of SAF in one section.
@@ -63,8 +64,9 @@ def is_former(values: Mapping[str, Any]) -> bool:
     return any(renamed(f"{key}.{name}", inner[name]) for key, inner in sections.items() for name in inner)
 
 
-def upgraded_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
+def upgraded_recipe(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return a recipe of format 1 or 2, whole or in part, in today's keys."""
+    check(values, FORMER_RECIPE, where)
     values = {("optimizer" if key == "optimiser" else key): value for key, value in values.items()}
     adversary, saf = dict(values.pop("adversary", {})), dict(values.pop("saf", {}))
     name, enabled = adversary.pop("name", _LEAD), saf.pop("enabled", True)

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: bytes, text, JSON; and tables, as CSV, lines of JSON or Parquet."""
+"""Files: written whole or not at all, read with an error in one line; and tables, as CSV, lines of JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ import csv
 import io
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from safda.errors import SafdaError, first_line
+from safda.schema import check
+from safda.text import csv_cell, to_json
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 #: A table: the name of each column → its values.
 Columns = Mapping[str, list[Any]]
+
+_MOST_TEXT = 2**28  # bytes: a device file has no end
 
 
 # -------------------------------------------------------------------------------------------------------- atomic files
@@ -47,18 +57,39 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON atomically and durably; a path that is not UTF-8 is escaped, and read again as it was."""
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+    """Write JSON atomically and durably."""
+    write_text(path, to_json(content, indent=2) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
+def read_text(path: Path) -> str:
+    """Read a text file, of any size that such a file may have."""
+    with disk_errors(path, "read"), path.open("rb") as file:
+        content = file.read(_MOST_TEXT + 1)
+    if len(content) > _MOST_TEXT:
+        raise SafdaError(f"{path}: cannot be read: it is larger than {_MOST_TEXT // 2**20} MB, or has no end")
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SafdaError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    return content
+        return content.decode()
+    except UnicodeDecodeError:
+        raise SafdaError(f"{path}: cannot be read: it is not a text file in UTF-8") from None
+
+
+def read_json(path: Path, form: Any) -> dict[str, Any]:
+    """Read a JSON object, and make sure that it is of one of the forms of :mod:`safda.schema`."""
+    try:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise SafdaError(f"{path}: cannot be read: it is not valid JSON: {error}") from None
+    check(content, form, str(path))
+    values: dict[str, Any] = content
+    return values
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Return what a TOML text holds."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SafdaError(f"{where}: not valid TOML: {error}") from None
 
 
 def sync_dir(path: Path) -> None:
@@ -73,15 +104,15 @@ def sync_dir(path: Path) -> None:
 class disk_errors:
     """Turn what the operating system says of a disk into one line: for use in ``with``."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, done: str = "written") -> None:
+        self.path, self.done = path, done
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, OSError):
-            raise SafdaError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+            raise SafdaError(f"{self.path}: cannot be {self.done}: {error.strerror or error}") from error
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
@@ -136,17 +167,15 @@ def write_table(path: Path, columns: Columns) -> None:
     """Write ``.csv``, ``.jsonl`` or ``.parquet``, whole or not at all."""
     require_table(path)
     content = WRITERS[path.suffix](columns)
-    try:
+    with disk_errors(path):
         write_bytes(path, content)
-    except OSError as error:
-        raise SafdaError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _csv(columns: Columns) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    for row in (columns, *zip(*columns.values(), strict=True)):
+        writer.writerow(map(csv_cell, row))
     return text.getvalue().encode()
 
 
@@ -157,7 +186,7 @@ def json_lines(columns: Columns) -> Iterator[str]:
     ['{"id": "a", "class": "ant"}', '{"id": "b", "class": "bee"}']
     """
     for row in zip(*columns.values(), strict=True):
-        yield json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False)
+        yield to_json(dict(zip(columns, row, strict=True)))
 
 
 def _json_lines(columns: Columns) -> bytes:

@@ -94,6 +94,8 @@ def _checked(f: Field[Any], value: Any, where: str) -> Any:
         value = float(value)
     if type(value) is not kind:
         raise SafdaError(f"{where} = {' '.join(repr(value).split())} must be {_KIND[kind]}")
+    if kind is str and value != value.encode(errors="replace").decode():
+        raise SafdaError(f"{where} = {value} cannot be written in UTF-8; give the file another name")
     if about.choices and value not in about.choices:
         raise SafdaError(f"{where} = {value!r} is unknown{nearest(value, about.choices)}")
     if about.low is not None and about.high is not None and not about.low <= value <= about.high:

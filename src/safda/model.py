@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,7 +19,7 @@ from safda.errors import SafdaError
 from safda.methods import METHODS
 from safda.methods.base import Batch, Method, Phase, overrides
 from safda.nn.network import Network
-from safda.recipe import Recipe
+from safda.recipe import NetworkKnobs, Recipe
 
 _JOINT = Phase()
 
@@ -140,6 +142,26 @@ class AdaptationModel(Network):
         encoded = self.encode(inputs)
         answers = (method.predict(self, encoded) for method in self.methods_by_name.values())
         return next((logits for logits in answers if logits is not None), encoded.logits), encoded.embedding
+
+
+def require_memory(knobs: NetworkKnobs, shape: Sequence[int], classes: int, copies: int = 1) -> None:
+    """Refuse a network whose B and C alone need more memory than there is, before the machine comes to a stand.
+
+    Args:
+        knobs: with the widths.
+        shape: of an input; the features themselves, where it is a row of numbers.
+        classes: number of classes K.
+        copies: how often the weights are held.
+    """
+    features = shape[0] if len(shape) == 1 else 0
+    width, hidden = knobs.bottleneck_width, knobs.classifier_width
+    need = 4 * (copies * (features * width + width * hidden + hidden * classes) + math.prod(shape))
+    there = psutil.virtual_memory().available + psutil.swap_memory().free
+    if need > there:
+        raise SafdaError(
+            f"network.bottleneck_width = {width} and network.classifier_width = {hidden}, with inputs of shape "
+            f"{tuple(shape)}, need {need / 1e9:,.1f} GB of memory, and {there / 1e9:,.1f} GB are free; choose smaller"
+        )
 
 
 def has_phases(recipe: Recipe) -> bool:

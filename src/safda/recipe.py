@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -19,14 +18,10 @@ import tomli_w
 from safda import knobs
 from safda.errors import SafdaError, nearest
 from safda.formats import FORMAT, check_format, is_former, renamed, upgraded_recipe
+from safda.io import parse_toml, read_text
 from safda.knobs import Knob, filled, knob, to_plain
 from safda.methods import METHODS
 from safda.presets import CANDIDATES, PRESETS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @dataclass(frozen=True)
@@ -274,18 +269,14 @@ class Recipe:
         if number is not None:
             check_format(number, where)
         if is_former(values) if number is None else number < FORMAT:
-            values = upgraded_recipe(values)
+            values = upgraded_recipe(values, where)
         start = values.pop("preset", None)
         return (Recipe() if start is None else preset(str(start)))._filled(values, where)
 
     @staticmethod
     def from_toml(text: str, where: str = "recipe") -> Recipe:
         """Build a recipe from TOML text."""
-        try:
-            values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise SafdaError(f"{where}: not valid TOML: {error}") from None
-        return Recipe.from_dict(values, where)
+        return Recipe.from_dict(parse_toml(text, where), where)
 
 
 _METHODS_HELP = "methods whose losses add up; none: the source alone"
@@ -304,13 +295,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     path = Path(name_or_path)
     if path.suffix != ".toml" and not path.exists():
         return preset(str(name_or_path))
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SafdaError(f"recipe {path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SafdaError(f"recipe {path}: is not a text file in UTF-8") from None
-    return Recipe.from_toml(text, f"recipe {path}")
+    return Recipe.from_toml(read_text(path), f"recipe {path}")
 
 
 @cache

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+from safda.text import printable
+
+
+def plain(text: object) -> Text:
+    """Return a text that others wrote for rich to print as it is: no brackets are read, no control character obeyed."""
+    return Text(printable(text))
 
 
 class TrainingView:
@@ -22,7 +29,7 @@ class TrainingView:
 
     def __init__(self, title: str, steps: int, console: Console) -> None:
         self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
+            _title_column(),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[unit]}"),
@@ -31,7 +38,7 @@ class TrainingView:
             TimeRemainingColumn(),
             console=console,
         )
-        self._task = self._progress.add_task(title, total=steps, unit="steps")
+        self._task = self._progress.add_task(printable(title), total=steps, unit="steps")
         self._stage_task = self._progress.add_task("", unit="", visible=False)
         self._metrics: Mapping[str, float] = {}
         self._first: int | None = None
@@ -48,7 +55,8 @@ class TrainingView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._is_terminal:
-            self._live.stop()
+            with suppress(OSError):  # a terminal that was closed: the run is saved, whoever saw it
+                self._live.stop()
 
     def __call__(self, step: int, metrics: Mapping[str, float] | None) -> None:
         """Take note of one step."""
@@ -63,20 +71,24 @@ class TrainingView:
         """Take note of what is made ready before the first step, or is done after the last."""
         if what != self._stage:  # its time left must not be reckoned from another thing's pace
             self._stage = what
-            self._progress.reset(self._stage_task, description=what)
+            self._progress.reset(self._stage_task, description=printable(what))
         self._progress.update(self._stage_task, completed=done, total=of, visible=done < of)
 
     def _render(self) -> Group:
         return Group(self._progress, metrics_table(self._metrics))
 
 
+def _title_column() -> TextColumn:
+    return TextColumn("{task.description}", style="bold", markup=False)
+
+
 class ProgressView:
     """A progress bar in a terminal, for work before training: use it as a context manager, and call what it gives."""
 
     def __init__(self, title: str, console: Console) -> None:
-        columns = (TextColumn(f"[bold]{title}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (_title_column(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._progress.add_task(title, total=None, visible=False)
+        self._task = self._progress.add_task(printable(title), total=None, visible=False)
 
     def __enter__(self) -> Callable[[int, int], None]:
         self._progress.start()
@@ -92,8 +104,10 @@ def metrics_table(metrics: Mapping[str, float]) -> Table:
     """Return one line of metrics as a table."""
     table = Table.grid(padding=(0, 3))
     for heading, names in _by_first_word(metrics).items():
-        shown = "  ".join(f"{name.split('/')[-1].replace('_', ' ')} [bold]{metrics[name]:.3f}[/]" for name in names)
-        table.add_row(f"[dim]{heading}[/]", shown)
+        shown = Text("  ").join(
+            plain(name.split("/")[-1].replace("_", " ")).append(f" {metrics[name]:.3f}", style="bold") for name in names
+        )
+        table.add_row(Text(printable(heading), style="dim"), shown)
     return table
 
 
@@ -116,9 +130,9 @@ def evaluation_table(result: Mapping[str, Any]) -> Table:
         if name in result["class_accuracy"]:
             wrong = [(count, k) for k, count in enumerate(result["confusion"][row]) if k != row and count]
             taken = ", ".join(f"{result['classes'][k]} ({count})" for count, k in sorted(wrong, reverse=True)[:3])
-            table.add_row(name, f"{result['class_accuracy'][name]:.1%}", taken)
+            table.add_row(plain(name), f"{result['class_accuracy'][name]:.1%}", plain(taken))
         else:
-            table.add_row(name, "none there", "")
+            table.add_row(plain(name), "none there", "")
     table.add_section()
     for label, key in (
         ("all samples", "accuracy"),
@@ -139,7 +153,7 @@ def predictions_table(ids: Sequence[str], ranked: Sequence[Sequence[tuple[str, f
     for each, classes in zip(ids, ranked, strict=True):
         for rank, (name, probability) in enumerate(classes):
             style = "dim" if rank else None
-            table.add_row("" if rank else escape(each), escape(name), f"{probability:.1%}", style=style)
+            table.add_row("" if rank else plain(each), plain(name), f"{probability:.1%}", style=style)
     return table
 
 
@@ -149,7 +163,7 @@ def methods_table(methods: Sequence[Mapping[str, str]]) -> Table:
     for key in methods[0]:
         table.add_column({"saf": "with SAF"}.get(key, key), no_wrap=key == "method")
     for each in methods:
-        table.add_row(*map(escape, each.values()))
+        table.add_row(*map(plain, each.values()))
     return table
 
 
@@ -159,7 +173,7 @@ def preflight_table(result: Mapping[str, Any]) -> Table:
     for heading in ("", "source", "target"):
         table.add_column(heading)
     both = [result["source"], result["target"]]
-    table.add_row("where", *(domain["name"] for domain in both))
+    table.add_row("where", *(plain(domain["name"]) for domain in both))
     table.add_row("samples", *(str(domain["samples"]) for domain in both))
     if any(domain["features"] is None for domain in both):
         table.add_row("skipped", *(str(sum(map(len, domain["skipped"].values()))) for domain in both))
@@ -170,7 +184,7 @@ def preflight_table(result: Mapping[str, Any]) -> Table:
     table.add_row("classes", *(str(len(domain["classes"]) or "no labels") for domain in both))
     table.add_section()
     for name in dict.fromkeys(name for domain in both for name in domain["classes"]):
-        table.add_row(name, *(str(domain["classes"].get(name, "")) for domain in both))
+        table.add_row(plain(name), *(str(domain["classes"].get(name, "")) for domain in both))
     return table
 
 
@@ -213,7 +227,7 @@ def summary_table(summary: Mapping[str, Any], most: int = 12) -> Table:
         table.add_column(heading, justify="right")
 
     def line(label: str, *values: str) -> None:
-        table.add_row(Text(label), *values)  # a class's name is text, whatever brackets it has
+        table.add_row(plain(label), *values)
 
     both = [summary["adapted"], *([before] if before else [])]
     line("mean confidence", *(f"{each['confidence']:.2f}" for each in both))

@@ -22,7 +22,6 @@ The paper's tables are TOML files in ``tables/``; a user's own is a file of the 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -31,12 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from safda.errors import SafdaError, nearest
+from safda.io import parse_toml, read_text
 from safda.recipe import Recipe, load_recipe
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from safda.schema import BENCHMARK, check
 
 _METRICS = ("accuracy", "mean_class_accuracy")
 _KEYS = ("title", "preset", "change", "domains", "tasks", "metric", "per_class", "figure", "rows")
@@ -130,21 +126,17 @@ def load_benchmark(name_or_path: str | Path) -> Benchmark:
     """Return the benchmark of that name, or the one in that TOML file."""
     name, path = str(name_or_path), Path(name_or_path)
     if name in shipped():
-        return from_dict(name, tomllib.loads(_resource("tables", f"{name}.toml").read_text(encoding="utf-8")))
+        return from_dict(name, parse_toml(_resource("tables", f"{name}.toml").read_text(encoding="utf-8"), name))
     if path.suffix != ".toml":
         raise SafdaError(f"no benchmark {name!r}{nearest(name, shipped())}; or give a .toml file of your own")
-    try:
-        return from_dict(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise SafdaError(f"benchmark {path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SafdaError(f"benchmark {path}: not valid TOML: {error}") from None
+    return from_dict(path.stem, parse_toml(read_text(path), f"benchmark {path}"))
 
 
 def from_dict(name: str, values: Mapping[str, Any]) -> Benchmark:
     """Make a benchmark of plain values, every one of them checked."""
     where = f"benchmark {name}"
     _check_keys(values, _KEYS, where)
+    check(values, BENCHMARK, where)
     for key in ("domains", "tasks", "rows"):
         if not values.get(key):
             raise SafdaError(f"{where}: {key!r} is missing or empty")
@@ -184,13 +176,13 @@ class Claim:
 @cache
 def claims() -> tuple[Claim, ...]:
     """Return the paper's claims."""
-    listed = tomllib.loads(_resource("claims.toml").read_text(encoding="utf-8"))["claims"]
+    listed = parse_toml(_resource("claims.toml").read_text(encoding="utf-8"), "claims")["claims"]
     return tuple(Claim(c["text"], tuple(map(tuple, c["better"])), c.get("every_task", False)) for c in listed)
 
 
 @cache
 def _methods() -> dict[str, Any]:
-    return tomllib.loads(_resource("methods.toml").read_text(encoding="utf-8"))
+    return parse_toml(_resource("methods.toml").read_text(encoding="utf-8"), "methods")
 
 
 def _resource(*parts: str) -> Any:

@@ -25,8 +25,8 @@ from safda.evaluation.scores import Outputs, scores
 from safda.io import write_json
 from safda.training.loop import StepCallback
 
-# A run seeds the process's generator at every step, so two in one process would disturb each other. Dask may
-# give a worker several threads.
+# How many threads a run may use is the process's setting, and its seconds are its own. Dask may give a worker several
+# threads.
 _process_lock = threading.Lock()
 
 

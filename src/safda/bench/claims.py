@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from safda.bench.benchmark import Claim, claims
 from safda.bench.results import Difference, Results
+from safda.text import markdown
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "not enough runs"
 _FEWEST_SEEDS = 3  # with two, an interval over many tasks of which one varies most covers 0.91 instead of 0.95
@@ -34,7 +35,7 @@ def _judge_claim(claim: Claim, results: Results) -> Verdict:
     verdicts, evidence = [], []
     for first, second in claim.better:
         tasks = results.benchmark.tasks
-        scopes = {f"{task} ": [task] for task in tasks} if claim.every_task else {"": tasks}
+        scopes = {f"{markdown(task)} ": [task] for task in tasks} if claim.every_task else {"": tasks}
         found = {label: results.difference(first, second, scope) for label, scope in scopes.items()}
         verdicts += [_sign(difference, claim.every_task) for difference in found.values()]
         differences = "; ".join(f"{label}{_format_difference(each)}" for label, each in found.items())
@@ -72,5 +73,8 @@ def page(results: list[Results]) -> str:
     ]
     for each in results:
         lines = [f"| {v.claim} | **{v.verdict}** | {v.evidence} |" for v in judge(each)]
-        parts += [f"## {each.benchmark.title}", "\n".join(["| claim | verdict | evidence |", "|---|---|---|", *lines])]
+        parts += [
+            f"## {markdown(each.benchmark.title)}",
+            "\n".join(["| claim | verdict | evidence |", "|---|---|---|", *lines]),
+        ]
     return "\n\n".join(parts) + "\n"

@@ -4,7 +4,7 @@
 
     LAB/
       cells/<key>/             a run folder, and result.json once it is finished and scored
-      cells/<key>.lock         who runs it, or ran it last: process and host
+      cells/<key>.lock         who runs it; empty if nobody does
       cells/<key>.failed       why a cell failed, until it is tried again
       <benchmark>/lab.json     the benchmark, its settings and its domains: what makes the grid
       <benchmark>/…            its tables
@@ -14,21 +14,21 @@ A cell belongs to no benchmark: two benchmarks that need the same run share it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-import socket
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safda import schema
 from safda.bench.benchmark import Benchmark, Row, from_dict
 from safda.data import EMBEDDED, load_domain
-from safda.errors import SafdaError
-from safda.io import read_json, write_json
+from safda.errors import SafdaError, SafdaWarning
+from safda.io import disk_errors, read_json, write_json
+from safda.lock import locked
 from safda.recipe import Recipe
 
 
@@ -66,7 +66,13 @@ class Store:
     def result(self, cell: Cell) -> dict[str, Any] | None:
         """Return the result of a finished cell, or None."""
         file = self.path(cell) / "result.json"
-        return read_json(file) if file.is_file() else None
+        if not file.is_file():
+            return None
+        try:
+            return read_json(file, schema.RESULT)
+        except SafdaError as error:
+            warnings.warn(f"{error}; its run will be scored again", SafdaWarning, stacklevel=2)
+            return None
 
     def failure(self, cell: Cell) -> str | None:
         """Return why a cell failed, or None."""
@@ -83,13 +89,9 @@ class Store:
 
     @contextmanager
     def lock(self, cell: Cell) -> Iterator[None]:
-        """Keep everyone else off a cell; whoever comes second waits. The system lets go when a process dies."""
+        """Keep everyone else off a cell; whoever comes second waits, unless the first has died."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / f"{cell.key}.lock").open("a", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.truncate(0)
-            file.write(f"{os.getpid()} {socket.gethostname()}\n")  # for whoever wonders who has it
-            file.flush()
+        with locked(self.folder / f"{cell.key}.lock", str(self.path(cell)), wait=True):
             yield
 
     def _failed(self, cell: Cell) -> Path:
@@ -166,23 +168,18 @@ def open_lab(
         domains, seeds = {**before.domains, **domains}, max(seeds, before.seeds)
     lab = Lab(folder, benchmark, settings, domains, seeds)
     lab.cells(rows)  # a wrong knob is told before anything is written
-    try:
+    with disk_errors(folder):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, _to_dict(lab))
-    except OSError as error:
-        raise SafdaError(f"{folder}: cannot be written: {error.strerror}") from None
     return lab
 
 
 def read_lab(file: Path) -> Lab:
     """Read a lab back from its ``lab.json``."""
-    about = read_json(file)
-    try:
-        benchmark = from_dict(file.parent.name, about["benchmark"])
-        domains = {name: LabDomain(**entry) for name, entry in about["domains"].items()}
-        return Lab(file.parent.parent, benchmark, about["settings"], domains, about["seeds"])
-    except (KeyError, TypeError) as error:
-        raise SafdaError(f"{file}: is not a lab's description: {error}") from None
+    about = read_json(file, schema.LAB)
+    benchmark = from_dict(file.parent.name, about["benchmark"])
+    domains = {name: LabDomain(entry["path"], entry["digest"]) for name, entry in about["domains"].items()}
+    return Lab(file.parent.parent, benchmark, about["settings"], domains, about["seeds"])
 
 
 def labs_in(folder: Path) -> list[Lab]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from safda import text
 from safda.bench.results import SELECTION_SCORE, Results, Stat, stat
 
 
@@ -78,10 +79,11 @@ def report(results: Results, settings: Mapping[str, object], oracle: bool) -> st
     """Write the whole page: the table, how far it is from the paper, the label-free choice, and if asked the oracle."""
     counts = {len(results.of_cell(row, task)) for row in results.rows for task in results.benchmark.rows[row].tasks}
     runs = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts, default=0)}"
-    chosen = ", ".join(f"{key} = {value}" for key, value in settings.items())
+    chosen = text.markdown(", ".join(f"{key} = {value}" for key, value in settings.items()))
     parts = [
-        f"# {results.benchmark.title}",
-        f"Benchmark `{results.benchmark.name}`{f', {chosen}' if chosen else ''}; runs of each row and task: {runs}. "
+        f"# {text.markdown(results.benchmark.title)}",
+        f"Benchmark {text.markdown(results.benchmark.name)}{f', {chosen}' if chosen else ''}; "
+        f"runs of each row and task: {runs}. "
         "Accuracy at the last step: mean ± standard deviation over seeds; the best of each block in bold.",
         markdown(main_table(results)),
     ]
@@ -115,20 +117,20 @@ def _against_the_paper(results: Results) -> str:
         pairs.append((results.average(name), row.average))
         if row.published:
             gaps = [f"{ours.mean - theirs:+.1f}" if ours and theirs is not None else "–" for ours, theirs in pairs]
-            lines.append(_markdown_line([row.title, *gaps]))
-    heading = ["method", *results.benchmark.tasks, "Avg"]
+            lines.append(_markdown_line([text.markdown(row.title), *gaps]))
+    heading = ["method", *map(text.markdown, results.benchmark.tasks), "Avg"]
     return "\n".join([_markdown_line(heading), _markdown_rule(heading), *lines]) if lines else ""
 
 
 def markdown(table: Table) -> str:
     """Write a table as Markdown."""
-    heading = ["method", *table.columns]
+    heading = ["method", *map(text.markdown, table.columns)]
     lines = [_markdown_line(heading), _markdown_rule(heading)]
     for block in table.blocks:
         best = _best(block)
         for line in block:
             cells = [_cell(s, " ± ", "**{}**", best[i]) for i, s in enumerate(line.cells)]
-            lines.append(_markdown_line([line.title, *cells]))
+            lines.append(_markdown_line([text.markdown(line.title), *cells]))
     return "\n".join(lines)
 
 
@@ -149,20 +151,19 @@ def latex(results: Results) -> str:
     lines = [
         f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
         "\\toprule",
-        _latex_line(["Method", *table.columns]),
+        _latex_line(["Method", *map(text.latex, table.columns)]),
     ]
     for block in table.blocks:
         best = _best(block)
         lines.append("\\midrule")
         for line in block:
             cells = [_cell(s, "$\\pm$", "\\textbf{{{}}}", best[i]) for i, s in enumerate(line.cells)]
-            lines.append(_latex_line([line.title, *cells]))
+            lines.append(_latex_line([text.latex(line.title), *cells]))
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
 def _latex_line(cells: Sequence[str]) -> str:
-    text = " & ".join(cell.replace("&", "\\&").replace("_", "\\_").replace("%", "\\%") for cell in cells)
-    return text.replace("→", "$\\to$").replace("η", "$\\eta$").replace("–", "--") + " \\\\"
+    return f"{' & '.join(cells)} \\\\".replace("–", "--")
 
 
 # ----------------------------------------------------------------------------------------------------- cells
@@ -177,5 +178,5 @@ def _best(block: Sequence[Line]) -> list[float | None]:
 def _cell(value: Stat | None, plus_minus: str, bold: str, best: float | None) -> str:
     if value is None:
         return "–"
-    text = f"{value.mean:.1f}" + (f"{plus_minus}{value.spread:.1f}" if value.spread is not None else "")
-    return bold.format(text) if round(value.mean, 1) == best else text
+    shown = f"{value.mean:.1f}" + (f"{plus_minus}{value.spread:.1f}" if value.spread is not None else "")
+    return bold.format(shown) if round(value.mean, 1) == best else shown

@@ -21,6 +21,8 @@ from safda.classifier import Adapted
 from safda.data import load_domain
 from safda.io import write_table, write_text
 from safda.report.figures import adaptation_figure
+from safda.text import printable
+from safda.view import plain
 
 
 def bench(
@@ -54,10 +56,11 @@ def bench(
         data = Path(name).parent
     lab = open_lab(folder, benchmark, data, chosen, settings, seeds)
     failures = fill(lab, lab.cells(chosen, seeds), engine, console, oracle)
-    console.print((lab.tables / "table.md").read_text(encoding="utf-8"), markup=False, highlight=False, soft_wrap=True)
-    console.print(f"tables and runs: {folder}", highlight=False, soft_wrap=True)
+    for line in (lab.tables / "table.md").read_text(encoding="utf-8").split("\n"):
+        console.print(plain(line), soft_wrap=True)
+    console.print(plain(f"tables and runs: {folder}"), soft_wrap=True)
     for line in failures:
-        print(f"safda: failed: {line}", file=sys.stderr)
+        print(f"safda: failed: {printable(line)}", file=sys.stderr)
     return 1 if failures else 0
 
 

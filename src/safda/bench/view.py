@@ -13,6 +13,7 @@ from rich.table import Table
 from safda.bench.lab import Cell, Lab
 from safda.bench.results import Stat, stat
 from safda.training.checkpoint import RunFolder
+from safda.view import plain
 
 
 class GridView:
@@ -76,13 +77,13 @@ class GridView:
 
     def _table(self) -> Table:
         tasks = [task for task in self._lab.benchmark.tasks if any(cell.task == task for cell in self._cells)]
-        table = Table(title=self._lab.benchmark.title, title_justify="left", show_edge=False)
+        table = Table(title=plain(self._lab.benchmark.title), title_justify="left", show_edge=False)
         table.add_column("method")
         for task in tasks:
-            table.add_column(task, justify="right")
+            table.add_column(plain(task), justify="right")
         for row in dict.fromkeys(cell.row for cell in self._cells):
             cells = [[cell for cell in self._cells if (cell.row, cell.task) == (row, task)] for task in tasks]
-            table.add_row(self._lab.benchmark.rows[row].title, *map(self._cell_text, cells))
+            table.add_row(plain(self._lab.benchmark.rows[row].title), *map(self._cell_text, cells))
         return table
 
     def _cell_text(self, cells: Sequence[Cell]) -> str:

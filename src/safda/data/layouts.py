@@ -117,7 +117,7 @@ def listed_images(name: str, files: Sequence[Path]) -> Listing:
         if not os.path.isfile(file) or file.suffix in ARRAYS:
             what = "is a folder" if os.path.isdir(file) else "is an array" if os.path.isfile(file) else "no such file"
             raise SafdaError(f"{file}: {what}; only pictures can be named one beside the other")
-    return Listing(name, tuple(files), unique_ids([printable(str(file)) for file in files]))
+    return Listing(name, tuple(files), unique_ids([sample_id(str(file)) for file in files]))
 
 
 # --------------------------------------------------------------------------------------------------- folders
@@ -139,7 +139,7 @@ class Folder(Layout):
         if not direct and any(folder.name == "images" for folder in folders) and _children(path / "images")[1]:
             direct, folders = _children(path / "images")
         if not folders:
-            return Listing(str(path), tuple(direct), tuple(printable(file.name) for file in direct))
+            return Listing(str(path), tuple(direct), tuple(sample_id(file.name) for file in direct))
         _refuse_several_domains(path, folders)
         return _folder_per_class(str(path), direct, folders)
 
@@ -147,19 +147,19 @@ class Folder(Layout):
 def _folder_per_class(name: str, direct: list[Path], folders: list[Path]) -> Listing:
     files: list[Path] = []
     labels: list[str] = []
-    skipped = [(printable(file.name), "lies beside the class folders, in none of them") for file in direct]
+    skipped = [(sample_id(file.name), "lies beside the class folders, in none of them") for file in direct]
     for folder in folders:
         if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
-            skipped.append((printable(f"{folder.name}/"), "a link that leads back to a folder above it"))
+            skipped.append((sample_id(f"{folder.name}/"), "a link that leads back to a folder above it"))
             continue
         before = len(files)
         for file in _walk(folder, folder, skipped):
             files.append(file)
             labels.append(_class_name(folder.name))
         if len(files) == before:
-            skipped.append((printable(f"{folder.name}/"), "an empty folder"))
+            skipped.append((sample_id(f"{folder.name}/"), "an empty folder"))
     base = folders[0].parent
-    ids = tuple(printable(file.relative_to(base).as_posix()) for file in files)
+    ids = tuple(sample_id(file.relative_to(base).as_posix()) for file in files)
     return Listing(name, tuple(files), ids, tuple(labels), tuple(sorted(set(labels))), tuple(skipped))
 
 
@@ -185,7 +185,7 @@ def _walk(
     here = (state.st_dev, state.st_ino)
     leaves = folder.is_symlink() and folder != top and not folder.resolve().is_relative_to(top.resolve())
     if here in above or leaves:
-        name = printable(folder.relative_to(top.parent).as_posix())
+        name = sample_id(folder.relative_to(top.parent).as_posix())
         where = "out of its class folder" if leaves else "back to a folder above it"
         skipped.append((f"{name}/", f"a link that leads {where}"))
         return
@@ -207,12 +207,12 @@ def _refuse_several_domains(path: Path, folders: list[Path]) -> None:
         raise SafdaError(f"{path}: holds several domains ({names}); name one of them, such as {folders[0]}")
 
 
-def printable(name: str) -> str:
+def sample_id(name: str) -> str:
     """Write a file's name so that any terminal and any file can hold it: odd characters, and ``\\``, as escapes.
 
     Different names stay different.
 
-    >>> print(printable("a\\nb"), printable("a\\\\nb"))
+    >>> print(sample_id("a\\nb"), sample_id("a\\\\nb"))
     a\\nb a\\\\nb
     """
     text = os.fsencode(name).replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
@@ -230,7 +230,7 @@ def _class_name(folder: str) -> str:
     try:
         folder.encode()
     except UnicodeEncodeError:
-        folder = printable(folder)
+        folder = sample_id(folder)
     return _normalize(folder)
 
 
@@ -352,7 +352,7 @@ def make_listing(path: Path, paths: Sequence[str], labels: Sequence[str | None])
         labels: the class of each; None for all of them makes the domain an unlabelled one.
     """
     root = _find_root(path, paths[0]) if paths else path.parent
-    files, ids = tuple(root / each for each in paths), unique_ids(list(map(printable, paths)))
+    files, ids = tuple(root / each for each in paths), unique_ids(list(map(sample_id, paths)))
     if not paths or labels[0] is None:
         return Listing(str(path), files, ids)
     names = _class_names(files, [str(label) for label in labels])

@@ -15,6 +15,8 @@ from safda.data import AnyDomain
 from safda.data.loader import evaluation_batches
 from safda.io import write_bytes
 from safda.methods.saf_method import SAFMethod
+from safda.text import printable
+from safda.turns import borrowed_generator
 
 _MAX_POINTS = 400  # samples of each domain in a t-SNE
 
@@ -40,10 +42,11 @@ def adaptation_figure(
     figure, axes = pyplot.subplots(1, 3, figsize=(15, 5), width_ratios=(2, 2, 1.3), layout="constrained")
     for axis, model, title in zip(axes, (before, after), titles, strict=False):
         _scatter(axis, model, source, target)
-        axis.set_title(title)
+        axis.set_title(printable(title), parse_math=False)
     axes[2].hist(mixing_weights(after, target), bins=np.linspace(0, 1, 41), color="0.35")
     axes[2].set(title="mixing weight η of target pairs", xlim=(0, 1), yticks=[])
-    figure.suptitle(f"{source.name} (×) and {target.name} (•, coloured by prediction)")
+    title = f"{source.name} (×) and {target.name} (•, coloured by prediction)"
+    figure.suptitle(printable(title), parse_math=False)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=110)
     pyplot.close(figure)
@@ -79,8 +82,7 @@ def mixing_weights(adapted: Adapted, domain: AnyDomain) -> NDArray[np.float32]:
         return np.empty(0, dtype=np.float32)
     parts = [model.encode(inputs.to(adapted.device)) for inputs in evaluation_batches(adapted.ready(domain))]
     features, _, embedding, logits = (torch.cat(part) for part in zip(*parts, strict=True))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with borrowed_generator(0):
         first, second = saf.saf.draw_pairs(saf.candidates(logits))
         eta = saf.saf.eta(embedding if saf.knobs.mix_at == "bottleneck" else features, first, second).squeeze(1)
     weights: NDArray[np.float32] = eta.float().cpu().numpy()

@@ -33,6 +33,7 @@ from safda.nn.norm import synchronise_batch_norm
 from safda.recipe import Recipe
 from safda.schedules import decay
 from safda.training.checkpoint import Checkpoint, RunFolder
+from safda.turns import GENERATOR
 
 
 class StepCallback(Protocol):
@@ -90,23 +91,24 @@ def train(
     not_finite, stopping = _NotFinite(), False
     schedule = _Schedule(model, source, target)
     feed = schedule.batches(range(start, recipe.steps), shard)
-    with closing(feed), _own_randomness(accelerator.device), _trackers(accelerator), _stop_signals() as stop:
+    with closing(feed), _trackers(accelerator), _stop_signals() as stop:
         for step in range(start, recipe.steps):
             progress = step / recipe.steps
             schedule.refresh_before(step)
             (source_rows, source_inputs), (target_rows, target_inputs) = next(feed)
             tensors = (source_inputs, labels[source_rows], target_inputs, torch.cat([source_rows, target_rows]))
             batch = [_moved(values, accelerator.device) for values in tensors]
-            _seed(mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS), accelerator.device)
             lr = _set_learning_rate(optimizer, recipe, progress)
             losses, seen = {}, {}
-            for phase in chain.from_iterable(repeat(phase, phase.times) for phase in model.phases(progress)):
-                output = wrapped(*batch, progress, phase)
-                not_finite.look(step, output.total, output.losses)
-                _optimizer_step(optimizer, model, output, phase, accelerator)
-                _observe(model, output, accelerator)
-                losses.update(output.losses)
-                seen.update(output.metrics)
+            seed = mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS)
+            with _own_randomness(seed, accelerator.device):
+                for phase in chain.from_iterable(repeat(phase, phase.times) for phase in model.phases(progress)):
+                    output = wrapped(*batch, progress, phase)
+                    not_finite.look(step, output.total, output.losses)
+                    _optimizer_step(optimizer, model, output, phase, accelerator)
+                    _observe(model, output, accelerator)
+                    losses.update(output.losses)
+                    seen.update(output.metrics)
 
             done = step + 1
             metrics = None
@@ -399,18 +401,19 @@ def _save(
 def _restore(run: RunFolder, model: AdaptationModel, optimizer: torch.optim.Optimizer, accelerator: Accelerator) -> int:
     checkpoint = run.last_checkpoint()
     load_weights(model, checkpoint.model, str(run.path))
-    _restore_state(optimizer, model, checkpoint.optimizer)
+    _restore_state(optimizer, model, checkpoint.optimizer, str(run.path))
     for name, method in model.methods_by_name.items():
         own = {
             key.removeprefix(f"{name}."): value
             for key, value in checkpoint.methods.items()
             if key.startswith(f"{name}.")
         }
+        _check_state(method.training_state(), own, f"{run.path}: what {name} remembers")
         method.load_training_state(own)
     if accelerator.scaler and checkpoint.scaler:
         accelerator.scaler.load_state_dict(checkpoint.scaler)
     if accelerator.is_main_process:
-        run.forget_metrics_after(checkpoint.step)
+        run.forget_after(checkpoint.step)
     return checkpoint.step
 
 
@@ -425,11 +428,20 @@ def _state_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, T
     }
 
 
-def _restore_state(optimizer: torch.optim.Optimizer, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+def _check_state(fresh: Mapping[str, Tensor], saved: Mapping[str, Tensor], where: str) -> None:
+    """Refuse a method's memory that is not of this run; one that grows has no shape yet."""
+    for name, value in fresh.items():
+        if name not in saved or (value.numel() and value.shape != saved[name].shape):
+            raise SafdaError(f"{where} does not fit the recipe and the data: {name!r} is missing or of another shape")
+
+
+def _restore_state(optimizer: torch.optim.Optimizer, model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
     parameters = dict(model.named_parameters())
     for key, value in state.items():
         name, _, what = key.rpartition(":")
-        like = parameters[name]
+        like = parameters.get(name)
+        if like is None or (value.shape != like.shape and value.numel() != 1):
+            raise SafdaError(f"{where}: what the optimizer remembers does not fit the recipe: {key!r}")
         if value.shape == like.shape:  # in the weights' own order in memory
             value = torch.empty_like(like, dtype=value.dtype).copy_(value)
         optimizer.state[like][what] = value.to(like.device)
@@ -447,17 +459,16 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) ->
 
 
 @contextmanager
-def _own_randomness(device: torch.device) -> Iterator[None]:
-    """Leave the caller's generators as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the generators in use for one step, and leave them as they were.
+
+    ``torch.manual_seed`` would look for every kind of device, each time.
+    """
+    with GENERATOR, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         yield
-
-
-def _seed(seed: int, device: torch.device) -> None:
-    """Seed the generators in use; ``torch.manual_seed`` looks for every kind of device, each time."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
 
 
 class _Stop:
@@ -466,7 +477,7 @@ class _Stop:
 
 @contextmanager
 def _stop_signals() -> Iterator[_Stop]:
-    """Let SIGINT and SIGTERM end the run after the current step; a second one ends it at once."""
+    """Let SIGINT, SIGTERM and SIGHUP end the run after the current step; a second one ends it at once."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -478,8 +489,9 @@ def _stop_signals() -> Iterator[_Stop]:
         for each, handler in before.items():
             signal.signal(each, handler)
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        before[each] = signal.signal(each, receive)
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN:  # nohup means to go on
+            before[each] = signal.signal(each, receive)
     try:
         yield stop
     finally:
