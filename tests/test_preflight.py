@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from safda.cli import main
-from safda.data import load_domain
+from safda.data import Domain, load_domain
 from safda.data.preflight import preflight
 from safda.data.statistics import row_statistics
 from tests.conftest import blobs
@@ -163,3 +163,37 @@ def test_the_doctor_does_not_fill_the_memory(tmp_path):
         patch.setattr(torch.Tensor, "double", watched)
         row_statistics(domain)
     assert most - before < 50_000_000
+
+
+# ------------------------------------------------------------------------------------- what lengths of rows tell
+
+
+def of_lengths(lengths, seed=0):
+    """Rows in all directions, whose lengths these are."""
+    rows = np.abs(np.random.default_rng(seed).normal(size=(len(lengths), 12)))
+    return torch.from_numpy((rows / np.linalg.norm(rows, axis=1, keepdims=True) * lengths[:, None]).astype(np.float32))
+
+
+def test_it_is_told_where_lengths_carry_the_classes_and_would_be_lost():
+    labels = torch.arange(120) % 2
+    source = Domain("s", of_lengths(np.where(labels, 3.0, 1.0)), labels, ("short", "long"))
+    target = Domain("t", of_lengths(np.ones(40)))
+    (line,) = [line for line in preflight(source, target, 8).warnings if "lengths" in line]
+    assert "right of 100% of held-out samples" in line
+    assert "--network.features standardised" in line
+    assert not [line for line in preflight(source, target, 8, unit_rows=False).warnings if "lengths" in line]
+
+
+def test_nothing_is_told_of_lengths_where_directions_carry_the_classes_as_well():
+    labels = torch.arange(120) % 2
+    lengths = np.where(labels, 3.0, 1.0)
+    rows = of_lengths(lengths) + 9 * torch.eye(12)[labels] * torch.from_numpy(lengths[:, None]).float()
+    source = Domain("s", rows, labels, ("short", "long"))
+    assert not [line for line in preflight(source, Domain("t", rows), 8).warnings if "lengths" in line]
+
+
+@pytest.mark.parametrize("samples", [2, 39])
+def test_a_few_samples_are_not_probed(samples):
+    labels = torch.arange(samples) % 2
+    source = Domain("s", of_lengths(np.where(labels, 3.0, 1.0)), labels, ("short", "long"))
+    assert not [line for line in preflight(source, source, 8).warnings if "lengths" in line]

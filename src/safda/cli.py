@@ -110,7 +110,7 @@ def _fit(options: argparse.Namespace) -> int:
     source, target = _both_domains(options, recipe)
     check_knobs(source, _overrides(options))
     if _is_first_process():
-        found = preflight(source, target.unlabelled(), recipe.batch)
+        found = preflight(source, target.unlabelled(), recipe.batch, recipe.network.features == "centred")
         for line in found.warnings if found.same_shape else ():  # otherwise there is one error to come, and no more
             _tell(f"note: {line}")
     with _view(f"{source.name} → {target.name}", recipe) as view:
