@@ -35,7 +35,7 @@ def _impatient(monkeypatch):
 
 def owned(path, machine="elsewhere", pid=1, count=0):
     draft = path.with_name("draft")
-    draft.write_text(f"{machine} host-b {pid} abc {count:010d}\n")
+    draft.write_text(f"{pid} host-b {machine} abc {count:010d}\n")
     draft.replace(path)  # an owner signs at once: nobody ever finds the file empty
 
 
@@ -68,7 +68,7 @@ time.sleep(60)
         process.kill()
         process.wait()
     with locked(path, "run"):
-        assert f" {os.getpid()} " in path.read_text()
+        assert path.read_text().startswith(f"{os.getpid()} ")
     assert path.read_text() == ""
 
 

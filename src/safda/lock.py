@@ -90,7 +90,7 @@ class Lock:
         owner = self._read()
         if not owner:
             return True
-        machine, _, pid, *_ = [*owner.split(), "", "", ""]
+        pid, _, machine, *_ = [*owner.split(), "", "", ""]
         if machine == _machine():
             return locks or not _is_alive(pid)
         return self._stands_still(owner)
@@ -115,7 +115,7 @@ class Lock:
                 self._sign(count)
 
     def _sign(self, count: int) -> None:
-        line = f"{_machine()} {socket.gethostname()} {os.getpid()} {self._id} {count:010d}\n".encode()
+        line = f"{os.getpid()} {socket.gethostname()} {_machine()} {self._id} {count:010d}\n".encode()
         os.pwrite(self._file, line, 0)
         os.ftruncate(self._file, len(line))
         os.fsync(self._file)
@@ -131,7 +131,7 @@ class Lock:
         return self._id in self._read().split()
 
     def _owner_name(self) -> str:
-        _, host, pid, *_ = [*self._read().split(), "", "", ""]
+        pid, host, *_ = [*self._read().split(), "", ""]
         return f"process {pid} on {host}" if host else "another process"
 
 
