@@ -30,14 +30,13 @@ from safda.nn.backbones import Backbone, check_backbone, full_name
 from safda.nn.heads import FeatureScaling, moments
 from safda.nn.weights import digest_of
 from safda.recipe import SOURCE_ONLY_CHANGES, Recipe, load_recipe, preset
-from safda.training.checkpoint import FIRST_STAGE, Checkpoint, RunFolder, never_began
+from safda.training.checkpoint import CANDIDATES, FIRST_STAGE, Checkpoint, RunFolder, never_began
 from safda.training.loop import StepCallback, load_weights, make_accelerator, size_of, train, weights_of
 from safda.turns import borrowed_generator, in_turn
 
 #: Called with (done, total, what is done) while a run is made ready, and while it is compared with source only.
 StageProgress = Callable[[int, int, str], None]
 
-_CANDIDATES = "candidates"  # the folder of what a choice is made of, within the run's
 _MOST_TURNED = 4096  # features of each domain tell its principal components
 _OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
 _COPIES = 3  # of the weights, in training: their gradients, and what the optimizer remembers
@@ -356,7 +355,7 @@ class _Work:
     def _candidate(self, name: str, recipe: Recipe, begin_with: Tensor, run: RunFolder | None) -> AdaptationModel:
         """Bring one candidate to its end, in a folder of its own within the run's."""
         model = self._heads(recipe.first_stage())
-        own = self._folder_within(run, f"{_CANDIDATES}/{name}", model)
+        own = self._folder_within(run, f"{CANDIDATES}/{name}", model)
         if own and own.finished:
             load_weights(model, own.load_model(), str(own.path))
             return model

@@ -23,6 +23,7 @@ from safda.data.images import TransformedImages
 from safda.errors import SafdaError
 from safda.evaluation.scores import Outputs, scores
 from safda.io import write_json
+from safda.training.checkpoint import CANDIDATES
 from safda.training.loop import StepCallback
 
 # How many threads a run may use is the process's setting, and its seconds are its own. Dask may give a worker several
@@ -63,7 +64,7 @@ def _result(cell: Cell, path: Path, cpu: bool, callback: StepCallback | None) ->
     predictions = adapted.predict(target)
     evaluation = adapted.compare(predictions, target)
     candidates = {
-        each.name: Adapted.load(each).evaluate(target).accuracy for each in sorted((path / "candidates").glob("*"))
+        each.name: Adapted.load(each).evaluate(target).accuracy for each in sorted((path / CANDIDATES).glob("*"))
     }
     return {
         "accuracy": evaluation.accuracy,

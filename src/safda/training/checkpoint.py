@@ -51,10 +51,21 @@ from safda.recipe import Recipe
 
 #: The folder of fine-tuning's first stage, within the run's.
 FIRST_STAGE = "frozen"
+#: The folder of what a choice is made of, within the run's: a run folder each.
+CANDIDATES = "candidates"
 
 _LOCK = ".lock"
 #: What is there before the first checkpoint.
-_BEGINNINGS = ("data.json", "environment.json", "metrics.jsonl", "recipe.toml", "checkpoints", FIRST_STAGE, _LOCK)
+_BEGINNINGS = (
+    "data.json",
+    "environment.json",
+    "metrics.jsonl",
+    "recipe.toml",
+    "checkpoints",
+    FIRST_STAGE,
+    CANDIDATES,
+    _LOCK,
+)
 _KEPT_CHECKPOINTS = 2
 _MODELS_ON_DISK = 2 * (_KEPT_CHECKPOINTS + 1) + 1  # weights and momentum, one more being written, and the result
 
