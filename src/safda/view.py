@@ -87,17 +87,20 @@ class ProgressView:
 
     def __init__(self, title: str, console: Console) -> None:
         columns = (_title_column(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._is_terminal = console.is_terminal  # elsewhere some versions of rich would leave an empty line
         self._task = self._progress.add_task(printable(title), total=None, visible=False)
 
     def __enter__(self) -> Callable[[int, int], None]:
-        self._progress.start()
+        if self._is_terminal:
+            self._progress.start()
         return lambda done, of: self._progress.update(self._task, completed=done, total=of, visible=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        if self._is_terminal:
+            self._progress.stop()
 
 
 def metrics_table(metrics: Mapping[str, float]) -> Table:
