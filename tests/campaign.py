@@ -1,8 +1,9 @@
 """A campaign of faults, ``python -m tests.campaign``: the result is the same, bit for bit, or one line tells why not.
 
 Commands are killed at random moments and gone on with; disks are full from a random write on; two processes do the same
-at once; each file of a run folder is damaged in turn. Each command runs in a fork of this process, which has loaded
-torch once. It ends with a table in Markdown and with 1 if anything failed. ``docs/reliability.md`` has its figures.
+at once; each file of a run folder and of the cache is damaged in turn. Each command runs in a fork of this process,
+which has loaded torch once. It ends with a table in Markdown and with 1 if anything failed. ``docs/reliability.md`` has
+its figures.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Child:
         for stream in (1, 2):
             os.dup2(handle, stream)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
-        os.environ["SAFDA_CACHE"] = str(self.out.with_name(f"{self.out.name}.cache"))
+        os.environ["SAFDA_CACHE"] = str(_cache_of(self.out))
         lock._PATIENCE = 1.0
         fsync, writes = os.fsync, itertools.count()
 
@@ -135,7 +136,7 @@ class Work:
 
     def go_on(self, out: Path) -> list[str]:
         """Return the command that goes on, whatever state there is."""
-        if self.name == "fit" and RunFolder(out).can_go_on:
+        if self.name in ("fit", "choice") and RunFolder(out).can_go_on:
             return ["resume", str(out), "--cpu"]
         return self.begin(out)
 
@@ -169,6 +170,14 @@ def all_work(data: Path) -> list[Work]:
         ),
         Work("features", features, arrays),
         Work(
+            "choice",
+            lambda out: [
+                *("fit", source, target, "-o", str(out), "--cpu", "--candidates", "2"),
+                *words(**KNOBS, steps=60),
+            ],
+            files("model.safetensors", "choice.json", "predictions.csv", "summary.json"),
+        ),
+        Work(
             "bench",
             lambda out: ["bench", str(data / "blobs.toml"), "-o", str(out), "--seeds", "1", "--cpu"],
             files("blobs/results.csv", "blobs/differences.csv", "blobs/table.*"),
@@ -193,6 +202,7 @@ class Campaign:
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     whole: dict[str, tuple[dict[str, bytes], float, int]] = field(default_factory=dict)
+    undisturbed: dict[str, Path] = field(default_factory=dict)
     made: int = 0
 
     def place(self) -> Path:
@@ -217,6 +227,7 @@ class Campaign:
         child = Child(work.begin(again := self.place()), again)
         child.wait()
         self.whole[work.name] = work.results(out), child.seconds, about["writes"]
+        self.undisturbed[work.name] = out
         if work.results(again) != work.results(out):
             raise SystemExit(f"{work.name} is not the same twice")
         print(f"{work.name}: {child.seconds:.1f} s and {about['writes']} writes undisturbed", flush=True)
@@ -284,6 +295,19 @@ class Campaign:
             self.note(fault, "equal" if same else "failed", f"{run.name}/{file}: another result")
         shutil.rmtree(out)
 
+    def damage_cache(self, work: Work, file: Path, how: Callable[[bytes], bytes | None]) -> None:
+        """Damage one file of a full cache, and do the work with it."""
+        out, fault = self.place(), f"{how.__name__} file of the cache"
+        cache = _cache_of(out)
+        shutil.copytree(_cache_of(self.undisturbed[work.name]), cache)
+        content = how((cache / file).read_bytes())
+        (cache / file).unlink() if content is None else (cache / file).write_bytes(content)
+        self.compare(fault, work, out, [str(file)])
+
+
+def _cache_of(out: Path) -> Path:
+    return out.with_name(f"{out.name}.cache")
+
 
 def flipped(content: bytes) -> bytes:
     return content[:-5] + bytes([content[-5] ^ 1]) + content[-4:] if len(content) > 5 else b"?"
@@ -302,7 +326,7 @@ def deleted(content: bytes) -> None:
 
 
 def damages(file: Path) -> list[Callable[[bytes], bytes | None]]:
-    """A flipped bit of a text may be another text as good; weights have a digest."""
+    """A flipped bit of a text may be another text as good; weights and the cache have digests."""
     return [truncated, garbled, deleted, *([flipped] if file.suffix == ".safetensors" else [])]
 
 
@@ -347,10 +371,15 @@ def run(campaign: Campaign, kills: int, fills: int, pairs: int) -> None:
     assert not Child(fit.begin(done), done).wait()
     for stopped in (done, cut_run(campaign, fit)):
         for path in sorted(stopped.rglob("*")):
-            # Of metrics.jsonl nothing can be made again.
-            if path.is_file() and path.name != "metrics.jsonl":
+            if path.is_file():
                 for how in damages(path):
                     campaign.damage(fit, stopped, path.relative_to(stopped), how)
+    features = every[1]
+    cache = _cache_of(campaign.undisturbed[features.name])
+    for path in sorted(cache.rglob("*")):
+        if path.is_file():
+            for how in (*damages(path), *([flipped] if path.suffix != ".safetensors" else [])):
+                campaign.damage_cache(features, path.relative_to(cache), how)
 
 
 def report(campaign: Campaign) -> str:
