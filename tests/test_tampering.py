@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -22,9 +23,10 @@ from safda.bench.lab import Lab, LabDomain, read_lab
 from safda.cli import main
 from safda.errors import SafdaError, SafdaWarning
 from safda.io import read_json, read_text
-from safda.recipe import Recipe, load_recipe
+from safda.recipe import PRESETS, Recipe, load_recipe, preset
 from safda.training.checkpoint import RunFolder
 from tests.conftest import TINY, blobs
+from tests.test_fuzz_readers import told_in_one_line
 from tests.test_training import BEYOND, Killed, fit, killed_at
 
 
@@ -192,6 +194,40 @@ def test_any_value_in_any_place_is_one_line_or_a_right_answer(runs, draw):
         return
     answer = adapted.predict(runs / "target.npz").probabilities
     np.testing.assert_array_equal(answer, safda.Adapted.load(runs / "done").predict(runs / "target.npz").probabilities)
+
+
+EXAMPLES = int(os.environ.get("SAFDA_FUZZ", "25"))
+
+
+def recipe_or_one_line(text):
+    recipe = told_in_one_line(lambda: Recipe.from_toml(text))
+    assert recipe is None or Recipe.from_toml(recipe.to_toml()) == recipe
+
+
+@settings(max_examples=4 * EXAMPLES)
+@given(st.text(max_size=80))
+def test_any_text_is_a_recipe_or_one_line(text):
+    recipe_or_one_line(text)
+
+
+@settings(max_examples=4 * EXAMPLES)
+@given(st.sampled_from(sorted(PRESETS)), st.randoms(use_true_random=False), st.text(max_size=12))
+def test_a_recipe_with_any_text_in_place_of_a_part_is_a_recipe_or_one_line(name, chance, new):
+    text = preset(name).to_toml()
+    start = chance.randrange(len(text))
+    recipe_or_one_line(text[:start] + new + text[start + chance.randrange(20) :])
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.binary(max_size=80) | st.text(max_size=80).map(str.encode) | JSON.map(lambda v: json.dumps(v).encode())
+)
+@pytest.mark.parametrize("form", ["RUN_DATA", "STATE", "SUMMARY", "CHOICE", "ESTIMATOR", "LAB", "RESULT"])
+def test_any_content_is_of_a_form_or_one_line(tmp_path, form, content):
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(SafdaError) as caught:  # none of so few bytes holds all that a form asks for
+        read_json(tmp_path / "x.json", getattr(schema, form))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
