@@ -296,13 +296,28 @@ class Campaign:
         shutil.rmtree(out)
 
     def damage_cache(self, work: Work, file: Path, how: Callable[[bytes], bytes | None]) -> None:
-        """Damage one file of a full cache, and do the work with it."""
+        """Damage one file of a full cache, and do the work with it.
+
+        Equal means to rounding here: a picture that is looked at by itself is added up in another order than in a
+        batch.
+        """
         out, fault = self.place(), f"{how.__name__} file of the cache"
-        cache = _cache_of(out)
-        shutil.copytree(_cache_of(self.undisturbed[work.name]), cache)
+        cache, whole = _cache_of(out), self.undisturbed[work.name]
+        shutil.copytree(_cache_of(whole), cache)
         content = how((cache / file).read_bytes())
         (cache / file).unlink() if content is None else (cache / file).write_bytes(content)
-        self.compare(fault, work, out, [str(file)])
+        child = Child(work.begin(out), out)
+        code = child.wait()
+        same = not code and all(
+            np.allclose(one, other, rtol=1e-4, atol=1e-6) if one.dtype.kind == "f" else (one == other).all()
+            for one, other in zip(_arrays(out), _arrays(whole), strict=True)
+        )
+        self.note(fault, "equal" if same else "failed", f"{file}: {code} {child.told[-300:]}")
+
+
+def _arrays(out: Path) -> list[np.ndarray]:
+    with np.load(out / "features.npz") as archive:
+        return [archive[name] for name in sorted(archive.files)]
 
 
 def _cache_of(out: Path) -> Path:
