@@ -234,6 +234,23 @@ def test_a_benchmarks_run_that_fine_tunes_goes_on_in_either_stage(both, tmp_path
     assert (tmp_path / "whole" / "model.safetensors").read_bytes() == (tmp_path / "cut/model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("fine_tune", [False, True])
+@pytest.mark.parametrize("step", [3, 15, 20])
+def test_a_choice_on_pictures_is_made_of_features_and_resumes_exactly(both, tmp_path, tuned, fine_tune, step):
+    if step == 20 and not fine_tune:
+        pytest.skip("there are two candidates of nine steps, and no more")
+    knobs = {**tuned, "choice.candidates": 2, "fine_tune.enabled": fine_tune}
+    adapted = safda.fit(*both, out=tmp_path / "whole", cpu=True, **knobs)
+    with pytest.raises(Killed):
+        safda.fit(*both, out=tmp_path / "cut", cpu=True, callback=killed_at(step), **knobs)
+    resume(tmp_path / "cut", cpu=True)
+    for name in ("model.safetensors", "predictions.csv", "summary.json"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
+    again = safda.Adapted.load(tmp_path / "whole")
+    np.testing.assert_array_equal(again.predict(both[1]).logits, adapted.predict(both[1]).logits)
+    assert again.recipe == adapted.recipe
+
+
 def test_fine_tuning_starts_from_the_adapted_heads_and_trains_the_backbone(both, tmp_path, tuned):
     adapted = safda.fit(*both, out=tmp_path / "run", cpu=True, **tuned)
     safda.fit(*both, out=tmp_path / "still", cpu=True, **{**tuned, "fine_tune.lr": 0.0})

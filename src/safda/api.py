@@ -346,7 +346,11 @@ class _Work:
         choice = choose(predictions)
         changes = candidates.get(choice.name, SOURCE_ONLY_CHANGES)
         self.choice = {**choice.to_dict(), "changes": changes}
+        if choice.name == SOURCE_ONLY:  # a copy: what is compared with must not learn when what is taken is fine-tuned
+            models[SOURCE_ONLY] = self._heads(self.source_only.recipe)
+            models[SOURCE_ONLY].load_state_dict(self.source_only.model.state_dict())
         self.adapted.model.adopt(models[choice.name])
+        self.adapted.model.eval()
         self.adapted.model.use(recipe.candidate(changes))
         if run and self.accelerator.is_main_process:
             run.save_model(weights_of(self.adapted.model))
