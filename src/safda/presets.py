@@ -35,7 +35,7 @@ _DEFAULT: dict[str, Any] = {
     "pseudo_labels.propagation.neighbours": 0.2,
 }
 
-# Principal components and larger batches: a step costs a third, and half as many will do.
+# Principal components make a step cheaper, and larger batches need fewer of them.
 _QUICK: dict[str, Any] = {"steps": 1000, "batch": 64, "network.components": 256, "optimizer.lr": 0.01}
 _SAF = {"saf.weight": 1.0}
 _SHORT = {  # enough to see where a recipe leads
