@@ -30,6 +30,7 @@ from safda.errors import Interrupted, SafdaError, nearest
 from safda.methods.base import Phase, RampedWeight, overrides
 from safda.model import AdaptationModel, StepOutput, has_phases
 from safda.nn.norm import synchronise_batch_norm
+from safda.nn.weights import not_finite
 from safda.recipe import Recipe
 from safda.schedules import decay
 from safda.training.checkpoint import Checkpoint, RunFolder
@@ -383,7 +384,7 @@ def _save(
     if not accelerator.is_main_process:
         return
     weights = weights_of(model)
-    bad = [name for name, value in weights.items() if not torch.isfinite(value).all()]
+    bad = not_finite(weights)
     if bad:
         raise SafdaError(
             f"the weights {bad[0]} are not finite after step {step}; the last good checkpoint is in {run.path}; "
