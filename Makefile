@@ -5,7 +5,7 @@ READY := .venv/ready
 
 # What tells in a minute or two whether versions go together; run from a checkout, on the wheel as it is installed.
 QUICK := tests/test_saf.py tests/test_recipe.py tests/test_pseudo_labels.py tests/test_propagation.py tests/test_choice.py \
-	tests/test_methods.py tests/test_data.py tests/test_oracle.py tests/test_theory.py tests/test_tampering.py
+	tests/test_methods.py tests/test_data.py tests/test_oracle.py tests/test_theory.py tests/test_tampering.py tests/test_report_page.py
 
 .PHONY: demo test test-wheel test-lowest
 
@@ -16,7 +16,7 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest  # tiny networks: more threads would only wait for each other
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal  # tiny networks: more threads would only wait
 
 # The wheel, without extras, in an environment of its own: with the newest versions, and with the lowest ones declared.
 test-wheel: CONSTRAINTS = constraints.txt

@@ -4,9 +4,10 @@
     safda bench CASES/hard.toml --data CASES -o LAB --seeds 3
     safda bench CASES/parts.toml --data CASES -o LAB --seeds 1      # the default without one part, as in default.toml
 
-Few classes, an unbalanced target, a quarter of the source, noise, a distortion of the whole domain, several at once;
-and the embedded digits, as pixels, with the target faint and under noise. Each case is a function of its own
-seed, so the files are the same wherever they are made.
+Few classes, an unbalanced target, one without half of the classes, a quarter of the source, noise, a distortion of the
+whole domain, several at once; the embedded digits, as pixels, with the target faint and under noise; and classes that
+differ in the length of their rows alone. Each case is a function of its own seed, so the files are the same wherever
+they are made.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="where amazon.npz, dslr.npz and webcam.npz are")
     parser.add_argument("-o", "--out", type=Path, required=True, help="a folder for the cases")
     options = parser.parse_args()
-    cases = {**office_cases(options.data), "strong digits": strong_digits()}
+    cases = {**office_cases(options.data), "strong digits": strong_digits(), "lengths": lengths()}
     options.out.mkdir(parents=True, exist_ok=True)
     domains, tasks = {}, []
     for name, pair in cases.items():
@@ -53,12 +54,13 @@ def main() -> None:
             domains[end] = f"{end.replace(' ', '-')}.npz"
             np.savez(options.out / domains[end], features=samples.features, labels=samples.labels)
         tasks.append("→".join(ends))
+    suite = load_benchmark("suite")
     content = {
         "title": "Accuracy (%) on hard cases",
         "preset": "default",
         "domains": domains,
         "tasks": tasks,
-        "rows": {"source": {}, "mdd": {}, "mdd+saf": {}},
+        "rows": {name: suite.definition["rows"][name] for name in ("source", "mdd", "mdd+saf", "default")},
     }
     parts = {**load_benchmark(PARTS).definition, "domains": domains, "tasks": tasks}
     parts["title"] = "Accuracy (%) on hard cases: the default without one part"
@@ -87,6 +89,7 @@ def office_cases(folder: Path) -> dict[str, tuple[Samples, Samples]]:
             of_classes(amazon, seven),
             noisy(unbalanced(of_classes(webcam, seven), 8, rng), 2.0, rng),
         ),
+        "half the classes": (amazon, webcam.rows(webcam.labels < 15)),
     }
 
 
@@ -95,6 +98,20 @@ def strong_digits() -> tuple[Samples, Samples]:
     source, target = (_flat(EMBEDDED[f"digits-{name}"]()) for name in ("rendered", "handwritten"))
     noise = np.random.default_rng(7).normal(0, 0.15, target.features.shape)
     return source, replace(target, features=(0.3 + 0.5 * target.features + noise).astype(np.float32))
+
+
+def lengths() -> tuple[Samples, Samples]:
+    """Three classes of rows in any direction, one, three and five long, give or take; the target's are longer."""
+    rng = np.random.default_rng(11)
+
+    def domain(stretch: float) -> Samples:
+        labels = rng.integers(0, 3, 600)
+        directions = np.abs(rng.normal(size=(600, 40)))
+        length = stretch * (1 + 2 * labels + 0.3 * rng.normal(size=600))
+        rows = directions / np.linalg.norm(directions, axis=1, keepdims=True) * length[:, None]
+        return Samples(rows.astype(np.float32), labels)
+
+    return domain(1.0), domain(1.15)
 
 
 def of_classes(samples: Samples, classes: NDArray[np.int64]) -> Samples:

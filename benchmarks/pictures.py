@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from safda.data import Domain, EpochSampler, ImageDomain, load_domain
-from safda.data.images import Transform, TransformedImages
+from safda.data.images import TransformedImages
 from safda.data.loader import training_batches
+from safda.data.pixels import Transform
 from safda.nn.backbones import Backbone
 from safda.nn.vision import guard_torchvision
 

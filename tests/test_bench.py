@@ -79,18 +79,18 @@ def quiet():
 def test_the_papers_tables_are_all_there_and_every_runnable_row_makes_a_recipe():
     assert set(shipped()) == {
         *("office31", "office-home", "visda", "ablations", "adversaries", "tsne", "digits", "office31-features"),
-        *("office31-methods", "digits-methods", "suite"),
+        *("office-home-features", "tsne-features", "office31-methods", "digits-methods", "suite"),
     }
     for name in shipped():
         benchmark = load_benchmark(name)
         for row in benchmark.runnable():
             recipe = benchmark.recipe(row, {}, seed=3)
             assert recipe.seed == 3
-            assert ("saf" in recipe.methods) == (row.name not in ("source", *METHODS))
+            assert ("saf" in recipe.methods) == (row.name.partition("@")[0] not in ("source", *METHODS))
     assert len(load_benchmark("office31").tasks) == 6
     assert len(load_benchmark("office-home").tasks) == 12
     assert len(load_benchmark("office31").rows) == 17
-    assert len(load_benchmark("ablations").runnable()) == 10
+    assert len(load_benchmark("ablations").runnable()) == 11
     for name, pictures in (("office31-methods", False), ("digits-methods", True)):
         rows = {row.name for row in load_benchmark(name).runnable()}
         leads = set(METHODS) - {"saf", "pseudo_labels", "self_training", "cdan+e"}
@@ -117,10 +117,68 @@ def test_tables_of_the_same_experiment_agree():
         assert office.rows["dann"].published[task] == value
 
 
+@pytest.mark.parametrize(
+    ("features", "tables"),
+    [
+        ("office31-features", ("office31", "adversaries")),
+        ("office-home-features", ("office-home", "ablations")),
+        ("tsne-features", ("tsne",)),
+    ],
+)
+def test_tables_on_features_have_the_papers_numbers_and_all_its_rows(features, tables):
+    ours = load_benchmark(features).rows
+    for table in tables:
+        for name, row in load_benchmark(table).rows.items():
+            assert ours[name].published.items() >= row.published.items(), name
+            assert ours[name].spread.items() >= row.spread.items(), name
+            assert row.average is None or ours[name].average == row.average, name
+
+
+def test_the_three_safs_are_the_presets_and_the_rows_beside_them_differ_as_their_names_say():
+    """Else a claim would be judged of something else than it says."""
+    for name, margin in (("office31-features", 4.0), ("office-home-features", 2.0)):
+        benchmark = load_benchmark(name)
+
+        def recipe(row, benchmark=benchmark):
+            return benchmark.recipe(benchmark.rows[row], {}, seed=0)
+
+        assert recipe("mdd+saf") == preset("paper-frozen").override({"mdd.margin": margin})
+        assert recipe("mdd+saf@released") == preset("released-frozen").override({"mdd.margin": margin})
+        assert recipe("mdd+saf@default") == preset("default").single()
+        for variant in ("", "@released", "@default"):
+            saf, mdd = recipe(f"mdd+saf{variant}"), recipe(f"mdd{variant}")
+            assert mdd == saf.override({"methods": ["mdd"]})
+        assert recipe("learned-eta") == recipe("mdd+saf")  # one run for both
+    assert recipe("learned-eta@released") == recipe("mdd+saf@released")
+    assert recipe("beta-eta@default") == recipe("mdd+saf@default")
+    assert recipe("one-bottleneck@default")["saf"].eta.source == "learned"
+
+
+def test_the_figure_from_features_needs_no_run_of_its_own():
+    figure, table = load_benchmark("tsne-features"), load_benchmark("office-home-features")
+    for row in figure.figure:
+        assert figure.recipe(figure.rows[row], {}, 0) == table.recipe(table.rows[row], {}, 0)
+    assert {task: figure.domains[task[:2]] for task in figure.tasks} == {"Cl→Rw": "Clipart.npz", "Ar→Pr": "Art.npz"}
+
+
+def test_the_operating_point_is_looked_for_along_the_presets_own_schedules():
+    from benchmarks.operating_point import READINGS, STEPS, operating_points
+
+    benchmark = operating_points()
+    for row in benchmark.runnable():
+        recipe = benchmark.recipe(row, {}, seed=0)
+        base = preset("released-frozen" if row.variant == "released" else "paper-frozen")
+        changes = {"ramp_steps": 100_000} if row.variant == "printed" else {}
+        assert recipe == base.override({"methods": ["mdd"], "steps": int(row.name.partition("@")[0]), **changes})
+    assert len(benchmark.rows) == len(STEPS) * len(READINGS)
+    assert (min(STEPS), max(STEPS), len(benchmark.tasks)) == (500, 10_000, 3)
+
+
 def test_every_claim_compares_rows_that_the_papers_tables_have():
     known = {name for table in shipped() for name in load_benchmark(table).rows}
     assert {row for claim in claims() for pair in claim.better for row in pair} <= known
     assert len(claims()) == 8
+    assert all(claim.tried for claim in claims())
 
 
 @pytest.mark.parametrize(
@@ -136,6 +194,11 @@ def test_every_claim_compares_rows_that_the_papers_tables_have():
         ({"rows": {"mdd": {"published": [1.0]}}}, "a list of 2 numbers"),
         ({"rows": {"mdd": {"tasks": ["A→A"]}}}, "is not a task of the benchmark"),
         ({"rows": {"mdd": 3}}, "must be a table"),
+        ({"rows": {"mdd@othr": {}}, "variants": {"other": {}}}, "no variant 'othr'; did you mean 'other'?"),
+        (
+            {"variants": {"other": {"presett": "digits"}}},
+            "variants.other: unknown key 'presett'; did you mean 'preset'",
+        ),
         ({"rows": {"mine": {"change": {"stesp": 3}}}}, "rows.mine.change: unknown key 'stesp'; did you mean 'steps'"),
     ],
 )
@@ -222,6 +285,20 @@ def test_a_preset_that_is_asked_for_stands_in_place_of_the_benchmarks_own_with_i
     assert benchmark.recipe(row, {"preset": "paper-visda", "steps": 7}, seed=3).steps == 7
 
 
+def test_a_row_in_a_variant_is_that_row_in_another_recipe():
+    rows = {"mdd": {}, "mine": {"title": "Mine", "change": {"batch": 4}, "tasks": ["A→B"]}}
+    variants = {"slow": {"title": "slowly", "preset": "paper-visda", "change": {"batch": 5, "log_every": 7}}}
+    definition = {"rows": {**rows, "mdd@slow": {}, "mine@slow": {}}, "variants": variants}
+    benchmark = from_dict("blobs", {**DEFINITION, **definition})
+    mdd, mine = benchmark.rows["mdd@slow"], benchmark.rows["mine@slow"]
+    assert (mdd.title, mine.title, mine.tasks) == ("MDD, slowly", "Mine, slowly", ("A→B",))
+    changes = {"batch": 5, "log_every": 7, "methods": ["mdd"]}
+    assert benchmark.recipe(mdd, {}, seed=0) == preset("paper-visda").override(changes)
+    assert benchmark.recipe(mine, {}, seed=0) == preset("paper-visda").override({"batch": 4, "log_every": 7})
+    asked = benchmark.recipe(mdd, {"preset": "digits", "steps": 7}, seed=0)  # the benchmark's own is replaced alone
+    assert asked == preset("paper-visda").override({**changes, "steps": 7})
+
+
 @pytest.mark.parametrize("step", [1, 10, 17])
 def test_a_cell_that_dies_goes_on_exactly(data, tmp_path, monkeypatch, step):
     whole = lab_of(data, tmp_path / "whole", seeds=1)
@@ -281,7 +358,7 @@ def test_the_table_has_means_spreads_bold_and_published_numbers():
 
 
 def test_the_oracle_shows_only_when_asked_and_the_choice_does_not_look_at_labels():
-    plain, asked = (render.report(RESULTS, {}, oracle) for oracle in (False, True))
+    plain, asked = (render.report(RESULTS, oracle) for oracle in (False, True))
     assert "racle" not in plain
     assert "## Oracle" in asked
     assert RESULTS.chosen("mdd", "A→B").accuracy == 80.0  # the made-up score likes the worst run best
@@ -301,19 +378,19 @@ def test_a_lab_from_before_a_score_was_there_is_still_read(data, tmp_path, monke
     monkeypatch.setattr(results_module, "SELECTION_SCORE", "newest")
     results = Results.of(more)
     assert results.chosen("mdd", "A→B").seed == 1  # only the new run can be judged by it
-    assert "## Chosen without labels" in render.report(results, {}, oracle=False)
+    assert "## Chosen without labels" in render.report(results, oracle=False)
 
 
 def test_where_no_run_has_the_score_none_is_chosen(monkeypatch):
     monkeypatch.setattr(results_module, "SELECTION_SCORE", "newest")
     assert RESULTS.chosen("mdd", "A→B") is None
-    chosen = render.report(RESULTS, {}, oracle=False).partition("## Chosen without labels")[2]
+    chosen = render.report(RESULTS, oracle=False).partition("## Chosen without labels")[2]
     assert "| MDD | – | – | – |" in chosen
 
 
 def test_ours_stands_against_the_published():
     results = made_up({"source": [[51.0], [58.0]]})
-    assert "| Source only | +1.0 | -2.0 | -0.5 |" in render.report(results, {}, False)
+    assert "| Source only | +1.0 | -2.0 | -0.5 |" in render.report(results, oracle=False)
 
 
 def test_paired_differences_and_their_interval():
@@ -448,8 +525,28 @@ VERDICTS = [
 @pytest.mark.parametrize(("mdd", "saf", "verdict"), VERDICTS)
 def test_verdicts(mdd, saf, verdict):
     judged = claims_module.judge(made_up({"mdd": mdd, "mdd+saf": saf}))
-    assert [v.verdict for v in judged if v.claim == "SAF improves MDD on every task"] == [verdict]
+    assert [v.verdict for v in judged if v.claim.text == "SAF improves MDD on every task"] == [verdict]
     assert {v.verdict for v in judged[1:]} == {"not enough runs"}
+
+
+def test_recipes_are_judged_side_by_side_each_beside_its_own_mdd():
+    low, high = [[80, 81, 82], [70, 71, 72]], [[84, 86, 86], [74, 75, 77]]
+    lowest = [[76, 76, 78], [65, 67, 67]]
+    runs = made_up({"mdd": high, "mdd+saf": low, "mdd@mine": lowest, "mdd+saf@mine": low}).runs
+    rows = {name: {} for name in ("mdd", "mdd+saf", "mdd@mine", "mdd+saf@mine")}
+    variants = {"mine": {"title": "as I have it"}, "none": {}}
+    definition = {**DEFINITION, "rows": rows, "variant": "as | they have it", "variants": variants}
+    page = claims_module.page([Results(from_dict("blobs", definition), runs, {"steps": 7})])
+    lines = page.splitlines()
+    assert "| claim | as \\| they have it | as I have it | none |" in lines
+    claim = claims()[0]
+    assert f"| {claim.text} | **does not hold** | **holds** | **not enough runs** |" in lines
+    assert f"| {claim.text} | as I have it | mdd+saf − mdd: A→B +4.3 [+2.9, +5.8], 3 pairs; B→A +4.7 [" in page
+    assert page.count(claim.tried) == 1
+    assert page.count("what was tried") == 1
+    assert claims()[2].tried not in page
+    assert "Settings: steps = 7." in lines
+    assert "what was tried" not in claims_module.page([RESULTS])  # nothing fails there
 
 
 def test_the_evidence_of_a_claim_says_where_there_is_no_interval():
@@ -499,7 +596,7 @@ def test_the_command_line_from_a_file_to_the_claims(data, tmp_path, capsys):
         assert word in out
     files = {file.name for file in (tmp_path / "lab" / "mine").iterdir()}
     tables = {"results.csv", "results.parquet", "differences.csv", "table.md", "table.tex", "lab.json"}
-    assert files == tables | {"A-to-B.png", "B-to-A.png"}
+    assert files == tables | {"figure.png"}
     assert main(["bench", "claims", "-o", str(tmp_path / "lab")]) == 0
     out, _ = capsys.readouterr()
     assert out == (tmp_path / "lab" / "claims.md").read_text()

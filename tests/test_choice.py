@@ -7,13 +7,17 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
+from scipy.sparse import csr_array
 
 import safda
 from safda.api import resume
 from safda.classifier import Predictions
 from safda.cli import main
-from safda.evaluation.choice import SOURCE_ONLY, choose
+from safda.evaluation.choice import SOURCE_ONLY, choose, neighbour_information
 from safda.evaluation.verdict import judge
 from safda.methods import propagation
 from safda.presets import CANDIDATES
@@ -40,55 +44,144 @@ def both():
 # ------------------------------------------------------------------------------------------------------ the rule
 
 
-def test_the_score_is_information_and_a_quarter_of_agreement():
+def chain(samples):
+    """Each sample is near to the next, the last to the first; one edge counts twice."""
+    weights = np.zeros((samples, samples))
+    for one in range(samples):
+        other = (one + 1) % samples
+        weights[one, other] = weights[other, one] = 2.0 if one == 0 else 1.0
+    return weights
+
+
+class Graph:
+    """A graph of three samples, and what the source's labels say of them."""
+
+    affinity = csr_array(chain(3))
+
+    def source_labels(self, alpha):
+        return torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]])
+
+
+def test_the_score_is_what_each_counts():
     before = predictions([[0.6, 0.4], [0.4, 0.6], [0.3, 0.7]])
     after = predictions([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
-    choice = choose({SOURCE_ONLY: before, "other": after})
+    seen = choose({SOURCE_ONLY: before, "other": after}, Graph()).evidence["other"]
 
     def entropy(*p):
         return -sum(x * math.log2(x) for x in p)
 
     mean_entropy = (entropy(0.9, 0.1) + entropy(0.8, 0.2) + entropy(0.3, 0.7)) / 3
-    expected = entropy(2.0 / 3, 1.0 / 3) - mean_entropy + 0.25 * 2 / 3
-    assert choice.evidence["other"]["score"] == pytest.approx(expected, abs=1e-5)
-    assert choice.evidence["other"]["agreement"] == pytest.approx(2 / 3, abs=1e-6)
+    assert seen["information"] == pytest.approx(entropy(2.0 / 3, 1.0 / 3) - mean_entropy, abs=1e-5)
+    assert seen["agreement"] == pytest.approx(2 / 3, abs=1e-6)
+    assert seen["source_labels"] == pytest.approx(2 / 3, abs=1e-6)  # by the second sample they differ
+    answers = np.eye(2)[[0, 0, 1]]
+    assert seen["neighbours"] == pytest.approx(neighbour_information(answers, Graph.affinity), abs=1e-5)
+    score = seen["source_labels"] + seen["neighbours"] / 2 + seen["information"] / 4 + seen["agreement"] / 4
+    assert seen["score"] == pytest.approx(score, abs=1e-5)
 
 
-def test_what_is_sure_even_and_far_from_the_source_is_not_taken():
-    sure = np.array([[0.99, 0.01], [0.01, 0.99], [0.99, 0.01]])
-    doubtful = 0.15 * sure + 0.85 * 0.5
-    near, far = predictions(0.8 * sure + 0.1), predictions(sure[:, ::-1])
-    assert choose({SOURCE_ONLY: predictions(doubtful), "near": near}).name == "near"
-    assert choose({SOURCE_ONLY: predictions(0.95 * sure + 0.025), "far": far}).name == SOURCE_ONLY
+def test_what_source_labels_contradict_is_not_taken():
+    right, wrong = np.array([[0.9, 0.1], [0.1, 0.9], [0.1, 0.9]]), np.array([[0.1, 0.9], [0.9, 0.1], [0.9, 0.1]])
+    unsure = 0.3 * right + 0.7 * 0.5
+    both = {SOURCE_ONLY: predictions(unsure), "wrong": predictions(wrong), "right": predictions(right)}
+    assert choose(both, Graph()).name == "right"
+    assert choose({name: both[name] for name in (SOURCE_ONLY, "wrong")}, Graph()).name == SOURCE_ONLY
+
+
+def test_half_of_a_score_is_that_of_the_one_whose_answers_it_began_with():
+    sure = np.array([[0.99, 0.01], [0.01, 0.99], [0.99, 0.01], [0.01, 0.99]])
+    steps = {share: predictions(share * sure + (1 - share) / 2) for share in (0.1, 0.3, 0.6, 0.9, 0.95)}
+    tried = {"mdd": steps[0.6], "saf": steps[0.9], "mdd-joint": steps[0.3], "saf-joint": steps[0.95]}
+    tried = {SOURCE_ONLY: steps[0.1], **tried}
+    alone = {name: seen["score"] for name, seen in choose(tried, None).evidence.items()}
+    assert max(alone, key=alone.get) == "saf-joint"
+    begun_with = {"mdd": SOURCE_ONLY, "saf": "mdd", "mdd-joint": SOURCE_ONLY, "saf-joint": "mdd-joint"}
+    chosen = choose(tried, None, begun_with)
+    assert chosen.name == "saf"
+    assert chosen.evidence["mdd"]["score"] == alone["mdd"]
+    for name in ("saf", "saf-joint"):
+        mean = (alone[name] + alone[begun_with[name]]) / 2
+        assert chosen.evidence[name]["score"] == pytest.approx(mean, abs=1e-5)
+
+
+def test_neighbour_information_is_the_mutual_information_of_two_draws():
+    """Draw a sample, one of its neighbours by weight, and a class of each: summed up case by case."""
+    rng = np.random.default_rng(0)
+    p, weights = rng.dirichlet(np.ones(3), 5), chain(5)
+    joint = np.zeros((3, 3))
+    for i in range(5):
+        for j in range(5):
+            for k in range(3):
+                for m in range(3):
+                    joint[k, m] += p[i, k] * p[j, m] * weights[i, j] / weights[i].sum() / 5
+    mine, theirs = joint.sum(1), joint.sum(0)
+    mutual = sum(joint[k, m] * math.log(joint[k, m] / (mine[k] * theirs[m])) for k in range(3) for m in range(3))
+    entropy = -sum(x * math.log(x) for x in mine)
+    assert neighbour_information(p, csr_array(weights)) == pytest.approx(mutual / entropy, rel=1e-9)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 5), st.integers(3, 12))
+def test_neighbour_information_is_a_share_whatever_the_names_of_classes(seed, classes, samples):
+    rng = np.random.default_rng(seed)
+    p, affinity = rng.dirichlet(np.full(classes, 0.3), samples), csr_array(chain(samples))
+    share = neighbour_information(p, affinity)
+    assert -1e-12 <= share <= 1 + 1e-9
+    assert neighbour_information(p[:, rng.permutation(classes)], affinity) == pytest.approx(share, abs=1e-9)
+
+
+def test_a_sample_without_neighbours_does_not_count():
+    weights = np.zeros((4, 4))
+    weights[0, 1] = weights[1, 0] = 1.0
+    alone = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5], [0.3, 0.7]])
+    both = neighbour_information(alone[:2], csr_array(weights[:2, :2]))
+    assert neighbour_information(alone, csr_array(weights)) == pytest.approx(both, abs=1e-12)
+    assert neighbour_information(alone, csr_array((4, 4))) == 0
+
+
+def test_what_is_hardly_better_than_source_only_is_not_taken():
+    sure = np.array([[0.99, 0.01], [0.01, 0.99], [0.99, 0.01], [0.01, 0.99]])
+    steps = {share: predictions(share * sure + (1 - share) / 2) for share in (0.8, 0.84, 1.0)}
+    scores = choose({SOURCE_ONLY: steps[0.8], "a bit": steps[0.84], "much": steps[1.0]}, None).evidence
+    above = {name: seen["score"] - scores[SOURCE_ONLY]["score"] for name, seen in scores.items()}
+    assert 0 < above["a bit"] < 0.02 < above["much"]
+    assert choose({SOURCE_ONLY: steps[0.8], "a bit": steps[0.84]}, None).name == SOURCE_ONLY
+    assert choose({SOURCE_ONLY: steps[0.8], "much": steps[1.0]}, None).name == "much"
 
 
 # --------------------------------------------------------------------------------------------------- candidates
 
 
-def test_without_being_asked_there_is_no_choice():
-    assert preset("default").candidates() == {}
-    assert preset("default").all_steps == preset("default").steps
+def test_the_default_tries_them_all_and_a_single_recipe_none():
+    recipe = preset("default")
+    assert recipe.candidates() == CANDIDATES
+    assert recipe.single().candidates() == {}
+    assert recipe.single().all_steps == recipe.steps
+
+
+def test_a_candidate_begins_with_one_that_was_tried_before_it():
+    names = [SOURCE_ONLY, *CANDIDATES]
+    for name, each in CANDIDATES.items():
+        assert names.index(each.begins_with) < names.index(name)
 
 
 def test_candidates_are_the_first_ones_of_the_table():
     recipe = preset("default").override({"choice.candidates": 3})
     assert recipe.candidates() == dict(list(CANDIDATES.items())[:3])
-    assert recipe.all_steps == sum(changes["steps"] for changes in list(CANDIDATES.values())[:3])
+    assert recipe.all_steps == sum(each.changes["steps"] for each in list(CANDIDATES.values())[:3])
 
 
 def test_a_knob_that_somebody_turned_holds_for_every_candidate():
-    recipe = preset("default").override({"choice.candidates": 7, "steps": 9, "network.features": "standardised"})
-    made = {name: recipe.candidate(changes) for name, changes in recipe.candidates().items()}
+    recipe = preset("default").override({"steps": 9, "network.features": "standardised"})
+    made = {name: recipe.candidate(each.changes) for name, each in recipe.candidates().items()}
     assert {each.steps for each in made.values()} == {9}
     assert {each.network.features for each in made.values()} == {"standardised"}
-    assert made["as-is"].network.norm == "joint"
+    assert made["mdd-joint"].network.norm == "joint"
 
 
 def test_candidates_that_would_be_the_same_are_tried_once():
-    turned = {"pseudo_labels.hold": 0.1, "pseudo_labels.distribution_alignment": 0.5}
-    recipe = preset("default").override({"choice.candidates": 7, **turned})
-    assert "held" in recipe.candidates()
-    assert "unaligned" not in recipe.candidates()
+    tried = preset("default").override({"network.features": "as-is", "pseudo_labels.prior": "initial"}).candidates()
+    assert "saf-joint" in tried
+    assert "saf-prior" not in tried
 
 
 def test_whoever_names_methods_gets_these():
@@ -100,7 +193,7 @@ def test_whoever_names_methods_gets_these():
 
 
 def test_what_is_taken_is_the_candidate_itself(both, tmp_path, monkeypatch):
-    monkeypatch.setattr("safda.evaluation.choice._AGREEMENT", -100.0)  # so that it is not source only
+    monkeypatch.setattr("safda.evaluation.choice._CLEARLY", -100.0)  # so that it is not source only
     adapted = safda.fit(*both, out=tmp_path / "run", cpu=True, **KNOBS)
     run = RunFolder.open(tmp_path / "run")
     name = run.choice["chosen"]
@@ -116,7 +209,7 @@ def test_what_is_taken_is_the_candidate_itself(both, tmp_path, monkeypatch):
 def test_every_candidate_begins_alike_whoever_else_is_tried(both, tmp_path):
     for count in (1, 2):
         safda.fit(*both, out=tmp_path / str(count), cpu=True, **{**KNOBS, "choice.candidates": count})
-    one, two = (load_file(tmp_path / count / "candidates/free/model.safetensors") for count in "12")
+    one, two = (load_file(tmp_path / count / "candidates/mdd/model.safetensors") for count in "12")
     assert all((one[name] == two[name]).all() for name in one)
 
 
@@ -147,7 +240,7 @@ def test_a_choice_that_was_cut_short_goes_on_exactly(both, tmp_path, step):
 
 
 def test_where_nothing_speaks_for_adapting_source_only_answers_and_it_is_said(both, tmp_path, monkeypatch):
-    monkeypatch.setattr("safda.evaluation.choice._AGREEMENT", 100.0)
+    monkeypatch.setattr("safda.evaluation.choice._CLEARLY", 100.0)
     adapted = safda.fit(*both, out=tmp_path / "run", cpu=True, **KNOBS)
     assert adapted.recipe.methods == ()
     assert adapted.summary["agreement"]["share"] == 1
@@ -156,6 +249,20 @@ def test_where_nothing_speaks_for_adapting_source_only_answers_and_it_is_said(bo
     np.testing.assert_array_equal(
         safda.Adapted.load(tmp_path / "run").predict(both[1]).logits, adapted.predict(both[1]).logits
     )
+
+
+def test_where_lengths_tell_classes_they_are_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = np.arange(120) % 2
+    directions = np.abs(rng.normal(size=(120, 6)))
+    rows = (directions / np.linalg.norm(directions, axis=1, keepdims=True) * (1 + 4 * labels[:, None])).astype("f4")
+    knobs = {**KNOBS, "steps": 60, "choice.candidates": 2}
+    adapted = safda.fit((rows, labels), rows * 1.1, out=tmp_path / "run", cpu=True, **knobs)
+    assert RunFolder.open(tmp_path / "run").choice["changes"]["network.features"] == "standardised"
+    assert adapted.recipe.network.features == safda.Adapted.load(tmp_path / "run").recipe.network.features
+    of_source_only = safda.Adapted.load(tmp_path / "run" / "candidates" / SOURCE_ONLY)
+    assert of_source_only.recipe.network.features == "standardised"
+    assert of_source_only.evaluate((rows * 1.1, labels)).accuracy > 0.95
 
 
 def test_a_summary_from_before_there_was_a_choice_can_still_be_judged(both, tmp_path):
@@ -168,6 +275,6 @@ def test_the_command_line_chooses_too(both, tmp_path, capsys):
     np.savez(tmp_path / "s.npz", features=both[0][0], labels=both[0][1])
     np.savez(tmp_path / "t.npz", features=both[1])
     knobs = [f"--{key.replace('_', '-')}={value}" for key, value in {**TINY, "steps": STEPS}.items()]
-    words = ["fit", f"{tmp_path}/s.npz", f"{tmp_path}/t.npz", "-o", f"{tmp_path}/run", "--cpu", "--candidates", "2"]
-    assert main([*words, *knobs]) == 0
-    assert set(json.loads(capsys.readouterr().out)["summary"]["choice"]["evidence"]) == {SOURCE_ONLY, "free", "held"}
+    words = ["fit", f"{tmp_path}/s.npz", f"{tmp_path}/t.npz", "-o", f"{tmp_path}/run", "--cpu"]
+    assert main([*words, *knobs, "--candidates", "2"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["summary"]["choice"]["evidence"]) == {SOURCE_ONLY, "mdd", "saf"}

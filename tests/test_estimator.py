@@ -23,7 +23,12 @@ from safda.cli import main
 from safda.errors import Interrupted
 from tests.conftest import MDD_ALONE, SHORT, SOURCE_ONLY, blobs, flat_digits
 
-SMALL = {"network.bottleneck_width": 32, "network.classifier_width": 32, "optimizer.lr": 0.02}
+SMALL = {
+    "choice.candidates": 0,
+    "network.bottleneck_width": 32,
+    "network.classifier_width": 32,
+    "optimizer.lr": 0.02,
+}
 
 
 def small(**changes):
@@ -86,6 +91,8 @@ def test_saf_does_something_beside_the_adversary_and_without_it(seed):
 def test_adversary_and_saf_can_be_switched_off_by_their_own_arguments():
     off = SAFClassifier(adversary="none", saf=False)._recipe()
     assert off == safda.preset("default").override(SOURCE_ONLY)
+    assert off.candidates() == {}
+    assert len(SAFClassifier()._recipe().candidates()) == 6
 
 
 def test_skadas_convention_gives_the_same(data):
@@ -100,8 +107,8 @@ def test_skadas_convention_gives_the_same(data):
 
 def test_the_command_lines_engine_gives_the_same(data):
     X, y, X_target, _ = data
-    classifier = small().fit(X, y, X_target=X_target)
-    adapted = safda.fit((X, y), X_target, recipe=classifier.adapted_.recipe)
+    classifier = small(knobs={**SMALL, "choice.candidates": 2}).fit(X, y, X_target=X_target)
+    adapted = safda.fit((X, y), X_target, recipe=classifier._recipe())
     np.testing.assert_array_equal(adapted.predict(X_target).probabilities, classifier.predict_proba(X_target))
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import save
 
 from safda.data import ImageDomain, load_domain
 from safda.data.cache import cached_features
-from safda.data.images import Transform
+from safda.data.pixels import Transform
 from safda.errors import SafdaError
 from safda.extraction import for_network
 from safda.nn.weights import read_weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
@@ -142,6 +143,16 @@ def test_standardised_features_are_scikit_learns_and_a_constant_dimension_is_not
     standardised.learn(rows.split(20), rows)
     expected = torch.from_numpy(StandardScaler().fit_transform(rows.numpy()))
     torch.testing.assert_close(standardised(rows), expected.where(torch.arange(DIM) != 2, 0.0), atol=1e-6, rtol=1e-6)
+
+
+def test_rooted_features_are_signed_square_roots_of_length_one_centred():
+    rows = torch.randn(50, DIM, dtype=torch.float64) ** 3
+    rooted = FeatureScaling(DIM, "rooted").double()
+    rooted.learn(rows.split(20), rows)
+    roots = np.sign(rows.numpy()) * np.abs(rows.numpy()) ** 0.5
+    unit = roots / np.sqrt(np.abs(rows.numpy()).sum(1, keepdims=True))
+    expected = (unit - unit.mean(0)) / np.sqrt(unit.var(0).mean())
+    np.testing.assert_allclose(rooted(rows).numpy(), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["as-is", "centred", "standardised"])

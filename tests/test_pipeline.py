@@ -18,8 +18,9 @@ import safda
 from safda.api import resume
 from safda.cli import main
 from safda.data import EpochSampler, load_domain
+from safda.data.ahead import read_ahead
 from safda.data.images import DecodedStore, Transform, decode, random_crop_params
-from safda.data.loader import read_ahead, training_batches
+from safda.data.loader import training_batches
 from safda.errors import SafdaError
 from safda.extraction import for_network
 from safda.nn.backbones import BACKBONES, ImageConfig, check_backbone, image_config, make_backbone

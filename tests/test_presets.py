@@ -14,7 +14,8 @@ import torch
 import safda
 
 FIXTURE = Path(__file__).parent / "fixtures" / "presets.json"
-SMALL = {
+SMALL = {  # the recipe itself, and no choice among others
+    "choice.candidates": 0,
     "network.bottleneck_width": 32,
     "network.classifier_width": 32,
     "saf.eta.width": 16,

@@ -12,7 +12,14 @@ from safda.data import Domain
 from safda.data.sampler import evenly_spaced_rows
 from safda.errors import SafdaError
 from safda.methods import propagation
-from safda.methods.propagation import LabelPropagation, PropagationKnobs, target_affinity
+from safda.methods.propagation import (
+    FEATURES,
+    LabelPropagation,
+    PropagationKnobs,
+    alignments,
+    best_features,
+    target_affinity,
+)
 
 
 def features(rows, seed):
@@ -29,9 +36,17 @@ def target():
     return Domain("target", features(60, seed=0) * torch.tensor([1, 3, 0.5, 2, 1]) + torch.tensor([0, 1, 0, -1, 0]))
 
 
-def affinity_pair_by_pair(source, target, share, across):
+RESCALED = {
+    "centred": lambda rows: rows,
+    "rooted": lambda rows: np.sign(rows) * np.sqrt(np.abs(rows)),
+    "standardised": lambda rows: StandardScaler().fit_transform(rows),
+}
+
+
+def affinity_pair_by_pair(source, target, share, across, features="centred"):
     """All of L, source first, from scikit-learn's neighbours."""
-    units = [normalize(domain.inputs.numpy().astype(np.float64)) for domain in (source, target)]
+    rescaled = (RESCALED[features](domain.inputs.numpy().astype(np.float64)) for domain in (source, target))
+    units = [normalize(rows) for rows in rescaled]
     common = np.sqrt(units[0].std(0) * units[1].std(0))
     unit = np.concatenate([common * StandardScaler().fit_transform(rows) for rows in units])
     domain = np.repeat([0, 1], [len(source), len(target)])
@@ -51,21 +66,58 @@ def affinity_pair_by_pair(source, target, share, across):
     return weight / np.sqrt(np.outer(degree, degree))
 
 
-def test_edges_are_those_between_nearest_neighbours_by_cosine_of_features_alike_in_both_domains(source, target):
-    rows, affinity = target_affinity(source, target, 0.1, 0.2)
+@pytest.mark.parametrize("kind", FEATURES)
+def test_edges_are_those_between_nearest_neighbours_by_cosine_of_features_alike_in_both_domains(source, target, kind):
+    rows, affinity = target_affinity(source, target, alignments(source, target, kind), 0.1, 0.2)
     np.testing.assert_array_equal(rows, np.arange(40))
-    np.testing.assert_allclose(affinity.toarray(), affinity_pair_by_pair(source, target, 0.1, 0.2)[40:], atol=1e-5)
+    expected = affinity_pair_by_pair(source, target, 0.1, 0.2, kind)[40:]
+    np.testing.assert_allclose(affinity.toarray(), expected, atol=1e-5)
+
+
+def clusters(noise):
+    """Four classes in eight dimensions, each class in two of them, and noise."""
+    labels = np.arange(200) % 4
+    return np.kron(np.eye(4), [[1, 1]])[labels] + noise(np.random.default_rng(0), (200, 8)), labels
+
+
+@pytest.mark.parametrize(
+    ("kind", "noise"),
+    [
+        ("centred", lambda rng, shape: 0.5 * rng.normal(size=shape)),
+        ("rooted", lambda rng, shape: 3 * rng.binomial(1, 0.15, shape)),  # now and then something is too large
+        ("standardised", lambda rng, shape: rng.normal(size=shape) * ([0.2, 50] * 4)),
+    ],
+)
+def test_the_best_features_are_those_whose_neighbours_are_of_one_class(kind, noise):
+    rows, labels = clusters(noise)
+
+    def purity(rescaled):
+        unit = normalize(rescaled)
+        near = NearestNeighbors(metric="cosine").fit(unit - unit.mean(0)).kneighbors(n_neighbors=3)[1]
+        return (labels[near] == labels[:, None]).mean()
+
+    purities = {name: purity(rescale(rows)) for name, rescale in RESCALED.items()}
+    assert max(purities, key=purities.get) == kind
+    assert kind == "centred" or purities[kind] > purities["centred"] + 0.03
+    domain = Domain("source", torch.from_numpy(rows).float(), torch.from_numpy(labels), tuple("abcd"))
+    assert best_features(domain) == kind
+
+
+def test_features_are_not_rescaled_for_next_to_nothing():
+    rows, labels = clusters(lambda rng, shape: 0.01 * rng.normal(size=shape))  # pure in all of them
+    domain = Domain("source", torch.from_numpy(rows).float(), torch.from_numpy(labels), tuple("abcd"))
+    assert best_features(domain) == "centred"
 
 
 def test_a_dimension_that_one_domain_does_not_use_is_not_compared(source, target):
     source.inputs[:, 4] = 0
-    _, affinity = target_affinity(source, target, 0.1, 0.2)
+    _, affinity = target_affinity(source, target, alignments(source, target), 0.1, 0.2)
     np.testing.assert_allclose(affinity.toarray(), affinity_pair_by_pair(source, target, 0.1, 0.2)[40:], atol=1e-5)
 
 
 def test_many_samples_are_searched_among_some_and_never_find_themselves(source, target, monkeypatch):
     monkeypatch.setattr(propagation, "_MOST_CANDIDATES", 20)
-    rows, affinity = target_affinity(source, target, 0.1, 0.2)
+    rows, affinity = target_affinity(source, target, alignments(source, target), 0.1, 0.2)
     assert len(rows) == 20
     assert affinity.shape == (60, 80)
     chosen = set(evenly_spaced_rows(60, 20).tolist())
@@ -88,7 +140,7 @@ def test_labels_are_those_of_label_spreading_in_closed_form(source, target):
 def test_the_search_tells_how_far_it_is(source, target, monkeypatch):
     monkeypatch.setattr("safda.data.loader._MOST_ROWS", 25)
     told = []
-    target_affinity(source, target, 0.1, 0.2, lambda done, of: told.append((done, of)))
+    target_affinity(source, target, alignments(source, target), 0.1, 0.2, lambda done, of: told.append((done, of)))
     assert told == [(done, 200) for done in (25, 40, 65, 80, 105, 130, 140, 165, 190, 200)]
 
 

@@ -70,7 +70,7 @@ def test_a_temperature_sharpens_sample_by_sample(temperature):
 @pytest.mark.parametrize("strength", [1.0, 0.5])
 def test_alignment_takes_from_classes_that_are_predicted_often(strength):
     """With predictions that are always the same, their mean is known: p / p^strength, normalised."""
-    _, pseudo_labels, batch = make(distribution_alignment=strength)
+    _, pseudo_labels, _ = make(distribution_alignment=strength)
     logits = torch.tensor([math.log(4.0), 0.0, 0.0]).double().expand(TARGETS, 3)
     for _ in range(3000):
         labels = pseudo_labels._transformed(logits.softmax(1))
@@ -78,7 +78,20 @@ def test_alignment_takes_from_classes_that_are_predicted_often(strength):
     torch.testing.assert_close(pseudo_labels.prior, p, atol=1e-4, rtol=0)
     wanted = p ** (1 - strength) / (p ** (1 - strength)).sum()
     torch.testing.assert_close(labels, wanted.expand(TARGETS, 3), atol=1e-3, rtol=0)
-    del batch
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.5])
+def test_alignment_to_the_prior_that_the_run_was_begun_with(strength):
+    """With predictions that are always the same, p, and a prior q: p · (q / p)^strength, normalised."""
+    _, pseudo_labels, _ = make(distribution_alignment=strength, prior="initial")
+    begun = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.7, 0.2]]).double()
+    pseudo_labels.warm_start(begun)
+    logits = torch.tensor([math.log(4.0), 0.0, 0.0]).double().expand(TARGETS, 3)
+    for _ in range(3000):
+        labels = pseudo_labels._transformed(logits.softmax(1))
+    p, q = torch.tensor([2 / 3, 1 / 6, 1 / 6]).double(), torch.tensor([0.5, 0.4, 0.1]).double()
+    wanted = p * (q / p) ** strength
+    torch.testing.assert_close(labels, (wanted / wanted.sum()).expand(TARGETS, 3), atol=1e-3, rtol=0)
 
 
 def domains():

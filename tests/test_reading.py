@@ -22,7 +22,7 @@ import safda
 from safda.cli import main
 from safda.data import Domain, inspection, load_domain, settings
 from safda.data.cache import cached_features
-from safda.data.images import PixelBudget, Transform
+from safda.data.pixels import PixelBudget, Transform
 from safda.data.preflight import preflight
 from safda.errors import SafdaError, SafdaWarning
 from safda.extraction import for_network
@@ -311,9 +311,9 @@ def test_huge_pictures_are_told_and_read_within_the_budget(tmp_path, monkeypatch
     clear = Image.fromarray(np.dstack([gradient, np.full((480, 640), 100, np.uint8)]), "RGBA")
     clear.save(root / "bee" / "clear.png")
     plain = for_network(load_domain(root), Transform(32)).batch(torch.arange(5)).int()
-    for module in ("images", "preflight"):
+    for module in ("pixels", "preflight"):
         monkeypatch.setattr(f"safda.data.{module}.HUGE", 10_000)
-    monkeypatch.setattr("safda.data.images._STRIP", 5000)  # strips of seven lines
+    monkeypatch.setattr("safda.data.pixels._STRIP", 5000)  # strips of seven lines
     decoded = for_network(load_domain(root), Transform(32)).batch(torch.arange(5)).int()
     assert (decoded - plain).abs().max() <= 2
     found = preflight(load_domain(root), load_domain(root), batch=8)

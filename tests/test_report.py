@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import safda
 from safda.bench.benchmark import from_dict
@@ -12,10 +13,12 @@ from safda.bench.engines import Engine
 from safda.bench.lab import open_lab
 from safda.bench.run import fill
 from safda.data import load_domain
-from safda.data.images import Transform
-from safda.evaluation.scores import SCORES
+from safda.data.pixels import Transform
+from safda.evaluation.scores import SCORES, about
 from safda.extraction import for_network
 from safda.report.figures import adaptation_figure, mixing_weights
+from safda.report.paper import write_domain_figure
+from safda.report.projection import project_embedding
 from tests.conftest import TINY, blobs
 from tests.test_bench import quiet
 from tests.test_pictures import folder
@@ -63,9 +66,35 @@ def test_a_benchmark_of_picture_folders_ends_with_its_figure(both, tmp_path):
     benchmark = from_dict("figure", {**definition, "preset": "paper-office-home"})
     lab = open_lab(tmp_path / "lab", benchmark, tmp_path / "data", benchmark.runnable(), {}, 1)
     assert fill(lab, lab.cells(), Engine(cpu=True), quiet()) == []
-    assert is_png(lab.tables / "S-to-T.png")
+    assert is_png(lab.tables / "figure.png")
     for cell in lab.cells():  # trained on pictures: to score it, none of the source is decoded once more
-        assert set(lab.store.result(cell)["scores"]) == set(SCORES) - {"source_accuracy"}
+        cheap = {name for name in SCORES if about(name).cost == "outputs"}
+        assert set(lab.store.result(cell)["scores"]) == cheap
+
+
+def test_the_papers_figure_has_the_source_red_and_the_target_blue(tmp_path):
+    down = np.linspace(0.1, 0.9, 9)
+    left, right = (np.stack([np.full(9, x), down], 1) for x in (0.2, 0.8))
+    write_domain_figure([[("one", left, right), ("$x_{$", right, left)]], tmp_path / "figure.png")
+    pixels = np.asarray(Image.open(tmp_path / "figure.png").convert("RGB")).astype(int)
+    width = pixels.shape[1] // 2
+    for panel, source_is_left in ((pixels[:, :width], True), (pixels[:, width:], False)):
+        over_blue = panel[..., 0] - panel[..., 2]
+        red, blue = (np.nonzero(sign * over_blue > 60)[1] for sign in (1, -1))
+        assert min(len(red), len(blue)) > 9
+        assert (red.max() < blue.min()) if source_is_left else (blue.max() < red.min())
+
+
+def test_the_papers_figure_shows_what_the_classifier_sees_of_both_domains(files):
+    """With so few samples, by principal components: these are found anew by an eigendecomposition."""
+    adapted = safda.fit(*files, recipe="paper-frozen", cpu=True, **{**TINY, "steps": 3})
+    source, target = (load_domain(file).take(torch.tensor([0, 20, 40])) for file in files)
+    points = np.concatenate(project_embedding(adapted, source, target, most=2))
+    seen = np.concatenate([adapted.predict(domain).embedding[[0, 2]] for domain in (source, target)])
+    seen = seen.astype(np.float64) - seen.mean(0)
+    directions = np.linalg.eigh(seen.T @ seen)[1][:, ::-1][:, :2]
+    distances, expected = (np.linalg.norm(p[:, None] - p[None], axis=2) for p in (points, seen @ directions))
+    np.testing.assert_allclose(distances / distances.max(), expected / expected.max(), atol=1e-3)
 
 
 # ------------------------------------------------------------------------------------------------------------------ η

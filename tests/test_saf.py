@@ -154,6 +154,19 @@ def test_given_pseudo_labels_are_mixed_as_they_are():
         torch.testing.assert_close(label, 0.25 * given_labels[i] + 0.75 * given_labels[j])
 
 
+def test_eta_is_made_of_the_evidence_where_there_is_some_and_features_are_mixed_as_ever():
+    class ItsFirstColumn(nn.Module):
+        def forward(self, evidence, first, second):
+            return evidence[first, :1]
+
+    features, evidence, classify = torch.randn(6, 4), torch.rand(6, 2), nn.Linear(4, 3)
+    out = SAF(4, eta=ItsFirstColumn())(features, classify, evidence=evidence)
+    eta = evidence[out.first, 0]
+    torch.testing.assert_close(out.eta, eta)
+    mixes = eta.unsqueeze(1) * features[out.first] + (1 - eta).unsqueeze(1) * features[out.second]
+    torch.testing.assert_close(out.logits, classify(mixes))
+
+
 def test_mixing_an_affine_image_is_mixing_the_features():
     saf, linear, rest = SAF(4).double(), nn.Linear(4, 6).double(), nn.Sequential(nn.Tanh(), nn.Linear(6, 3)).double()
     features = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)

@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sklearn
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.neighbors import KernelDensity
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from safda import SAFClassifier
+from safda import SAFClassifier, make_scorer
 from safda.evaluation.scores import density, entropy
+from safda.evaluation.scores.weighting import density_ratio
 from tests.conftest import blobs, outputs
 
 with sklearn.config_context():  # importing skada turns metadata routing on for good; other tests are to go without
@@ -152,8 +154,6 @@ def test_scikit_learns_own_pipeline_hands_the_domains_on(data):
 
 
 def test_features_for_another_classifier(data):
-    from sklearn.linear_model import LogisticRegression
-
     X, y, domain, truth = data
     pipeline = make_da_pipeline(StandardScaler(), small(), LogisticRegression()).fit(X, y, sample_domain=domain)
     assert pipeline[-1].get_estimator().n_features_in_ == WIDTH
@@ -230,6 +230,78 @@ def test_deep_embedded_validation_looks_at_the_bottleneck(data):
 def test_mixval_takes_the_estimator(data, make):
     scores = [score for score, *_ in validated(make(), data, MixValScorer(random_state=0))]
     assert all(0 <= score <= 1 for score in scores)
+
+
+# ----------------------------------------------------------- our own scorers beside skada's, on the same arrays
+
+
+class KnownRatio(BaseEstimator):
+    """Densities whose ratio is known: what skada asks for in place of a kernel density."""
+
+    def __init__(self, target=None, log_ratio=None):
+        self.target, self.log_ratio = target, log_ratio
+
+    def fit(self, X):
+        self.is_target_ = np.array_equal(X, self.target)
+        return self
+
+    def score_samples(self, X):
+        return self.log_ratio if self.is_target_ else np.zeros(len(X))
+
+
+def test_our_importance_weighted_score_is_skadas_with_our_weights(data):
+    X, y, domain, _ = data
+    classifier = weighing().fit(X, y, sample_domain=domain)
+    embedding = classifier.transform(X).astype(np.float64)
+    ratio = density_ratio(embedding[domain >= 0], embedding[domain < 0], embedding[domain >= 0])
+    theirs = ImportanceWeightedScorer(KnownRatio(X[domain < 0], np.log(ratio)))
+    expected = theirs(classifier, X, y, sample_domain=domain)
+    assert make_scorer("iw")(classifier, X, y, sample_domain=domain) == pytest.approx(expected, abs=1e-6)
+
+
+def column_of_losses(y, probabilities):
+    """Cross-entropy, one below the other: skada's own are side by side, and times its weights they make a square."""
+    return -np.log(probabilities[np.arange(len(y)), y])[:, None]
+
+
+def test_our_deep_embedded_validation_is_skadas(data):
+    X, y, domain, _ = data
+    pipeline = piped().fit(X, y, sample_domain=domain)
+    expected = DeepEmbeddedValidation(loss_func=column_of_losses, random_state=0)(pipeline, X, y, sample_domain=domain)
+    assert make_scorer("dev")(pipeline, X, y, sample_domain=domain) == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("make", [piped, small])
+def test_our_mixval_is_skadas(data, make):
+    X, y, domain, _ = data
+    estimator = make().fit(X, y, sample_domain=domain)
+    expected = MixValScorer(random_state=0)(estimator, X, y, sample_domain=domain)
+    assert make_scorer("mixval")(estimator, X, y, sample_domain=domain) == expected
+
+
+def test_our_reverse_validation_is_skadas_of_a_logistic_classifier(data):
+    X, y, domain, _ = data
+    pipeline = make_da_pipeline(LogisticRegression()).fit(X, y, sample_domain=domain)
+    expected = CircularValidation()(pipeline, X, y, sample_domain=domain)
+    alone = LogisticRegression().fit(X[domain >= 0], y[domain >= 0])
+    assert make_scorer("reverse")(alone, X, y, sample_domain=domain) == pytest.approx(expected)
+    assert 0.3 < expected < 1
+
+
+def test_our_scorers_are_handed_the_domains_in_a_search_as_skadas_are(data):
+    X, y, domain, _ = data
+    for score, estimator, rows in validated(small(), data, make_scorer("iw")):
+        assert score == make_scorer("iw", X[rows[domain[rows] < 0]])(
+            estimator, X[rows[domain[rows] >= 0]], y[rows[domain[rows] >= 0]]
+        )
+    search = GridSearchCV(
+        piped(),
+        {"safclassifier__steps": [1, 30]},
+        scoring=make_scorer("information"),
+        cv=SourceTargetShuffleSplit(1, test_size=0.4, random_state=0),
+        error_score="raise",
+    ).fit(X, y, sample_domain=domain)
+    assert search.best_params_["safclassifier__steps"] == 30
 
 
 # ----------------------------------------------------------------------------------- splitters and grid searches

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import safda
+from safda.bench import claims
 from safda.bench.benchmark import from_dict
 from safda.bench.lab import Lab
 from safda.bench.render import latex, report
@@ -149,10 +151,14 @@ def definition(**changes):
 
 
 def test_tables_of_a_benchmark_are_tables_whatever_the_names():
-    benchmark = from_dict("mine", definition(per_class=True))
+    benchmark = from_dict("mine", definition(per_class=True, variant=NASTY, variants={"v": {"title": NASTY}}))
     runs = [Run(row, "A|→B", 0, "key", 50.0, {NASTY: 1.0}, {"information": 1.0}, 0.0) for row in "ab"]
-    results = Results(benchmark, runs)
-    page = report(results, {"preset": NASTY}, oracle=True)
+    results = Results(benchmark, runs, {"preset": NASTY})
+    judged = claims.page([results])
+    assert harmless(judged)
+    lines = [line.replace("\\|", "").count("|") for line in judged.splitlines() if line.startswith("|")]
+    assert set(lines) == {4}  # claim, two recipes; claim, recipe, evidence
+    page = report(results, oracle=True)
     assert harmless(page)
     lines = [line for line in page.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in lines if "Avg" not in line} == {4}
@@ -185,6 +191,6 @@ def test_no_cell_of_a_csv_file_is_computed_and_numbers_stay_numbers(tmp_path):
 
 def test_a_figure_reads_no_formula_in_a_name(nasty, tmp_path):
     adapted = safda.Adapted.load(nasty[0] / "run")
-    source, target = (safda.data.load_domain(file) for file in nasty[1])
-    adaptation_figure(adapted, adapted, source, target, tmp_path / "f.png", ("$x_{$", "after"))
+    source, target = (replace(safda.data.load_domain(file), name="$x_{$") for file in nasty[1])
+    adaptation_figure(adapted, adapted, source, target, tmp_path / "f.png")
     assert (tmp_path / "f.png").stat().st_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -364,6 +365,19 @@ def test_a_run_folder_says_everything(files, tmp_path):
         run.metrics()[0]
     )
     assert sorted(p.name for p in (run.path / "checkpoints").iterdir()) == ["step-00000020", "step-00000024"]
+
+
+@pytest.mark.parametrize("steps", [6, 11])
+@pytest.mark.parametrize("name", ["paper-frozen", "released-frozen"])
+def test_on_frozen_features_the_rate_falls_by_the_step_however_long_the_run_is(files, tmp_path, name, steps):
+    """The authors' formulas, step by step; the paper's ramps alone stretch over the run."""
+    fit(files, tmp_path / "run", recipe=name, steps=steps)
+    for t, line in enumerate(RunFolder.open(tmp_path / "run").metrics()):
+        d, m = (t / 1000, t / 2000) if name == "released-frozen" else (10 * t / steps, 5 * t / steps)
+        assert line["lr"] == pytest.approx(0.004 * (1 + 0.0002 * t) ** -0.75)
+        assert line["mdd/weight"] == pytest.approx(0.1 * math.tanh(d))
+        assert line["saf/weight"] == pytest.approx(0.1 * math.tanh(m))
+    assert line["step"] == steps
 
 
 def test_a_seed_decides_the_run(files, tmp_path):

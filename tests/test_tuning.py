@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from safda import tuning
-from safda.classifier import Adapted, Predictions
+from safda.classifier import Adapted
 from safda.cli import main
 from safda.data import load_domain
 from safda.errors import SafdaError
-from safda.evaluation.scores import SCORES, Outputs, SourceMissing, density, entropy, information, scores
+from safda.evaluation.scores import SCORES, Outputs, information
 from safda.io import disk_errors
 from safda.recipe import Recipe, load_recipe, walk
 from safda.tuning import tune
-from tests.conftest import TINY, blobs, outputs
+from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
 
 pytest.importorskip("optuna")
@@ -233,47 +233,6 @@ def test_what_is_wrong_is_told(files, tmp_path):
         tune(*domains, RECIPE, tmp_path, trials=0)
 
 
-def test_a_collapse_pleases_entropy_and_density_but_not_information():
-    rng = np.random.default_rng(0)
-    good = outputs(rng.dirichlet([0.05] * 4, size=200))
-    collapsed = outputs(np.eye(4)[np.zeros(200, dtype=int)])
-    assert entropy(collapsed) > entropy(good)
-    assert density(collapsed) > density(good)
-    assert information(collapsed) < information(good)
-
-
-def test_density_is_the_same_in_parts_as_at_once(monkeypatch):
-    predictions = torch.rand(50, 5).softmax(1)
-    similar = torch.nn.functional.normalize(predictions, dim=1)
-    similar = (similar @ similar.T / 0.05)[~torch.eye(50, dtype=torch.bool)].view(50, 49).log_softmax(1)
-    expected = -(similar.exp() * similar).sum(1).mean() / np.log(49)
-    monkeypatch.setattr("safda.evaluation.scores._ROWS", 7)
-    assert density(outputs(predictions)) == pytest.approx(float(expected), abs=1e-5)
-
-
-def test_the_source_is_predicted_once_and_only_if_a_score_asks():
-    calls, rows = [], np.eye(4, dtype=np.float32)
-
-    def predict_source():
-        calls.append(1)
-        return Predictions((), (), rows, 2 * rows), torch.tensor([0, 1, 2, 0])
-
-    both = outputs(rows, predict_source)
-    assert entropy(both) > 0.99
-    assert calls == []
-    assert SCORES["source_accuracy"](both) == 0.75
-    assert torch.equal(both.source_embedding, 2 * both.source_logits)
-    assert set(scores(both)) == set(SCORES)
-    assert calls == [1]
-
-
-def test_without_the_source_all_scores_are_there_that_need_none():
-    alone = outputs(np.eye(4))
-    assert set(scores(alone)) == set(SCORES) - {"source_accuracy"}
-    with pytest.raises(SourceMissing):
-        SCORES["source_accuracy"](alone)
-
-
 def test_a_score_of_ones_own_sees_both_domains_and_decides_a_search(files, tmp_path, borrowed):
     source, target = (load_domain(file) for file in files)
     seen = []
@@ -292,3 +251,30 @@ def test_a_score_of_ones_own_sees_both_domains_and_decides_a_search(files, tmp_p
     (second,) = (tmp_path / "up" / "trials").glob("0001-*")
     assert best == load_recipe(second / "recipe.toml")
     assert seen[1] == Adapted.load(second).evaluate(source).accuracy
+
+
+@pytest.mark.parametrize("name", ["mixval", "graph_agreement", "reverse", "dev"])
+def test_scores_that_look_at_samples_decide_a_search_too(files, tmp_path, name):
+    domains, lines = [load_domain(file) for file in files], []
+    tune(*domains, RECIPE, tmp_path, trials=1, score=name, log=lines.append, cpu=True)
+    (folder,) = (tmp_path / "trials").glob("0000-*")
+    adapted = Adapted.load(folder)
+    expected = SCORES[name](Outputs.of(adapted, domains[0], adapted.predict(domains[1]), domains[1].unlabelled()))
+    assert lines[0].startswith(f"trial 0: {name} {expected:.4f} with")
+
+
+def test_agreement_of_seeds_trains_each_trial_with_another_seed(files, tmp_path):
+    domains, lines = [load_domain(file) for file in files], []
+    tune(*domains, RECIPE, tmp_path, trials=1, score="seed_agreement", log=lines.append, cpu=True)
+    models = [Adapted.load(folder) for folder in (tmp_path / "trials").glob("0000-*")]
+    assert sorted(model.recipe.seed for model in models) == [0, 1]
+    one, other = (model.predict(domains[1]).logits.argmax(1) for model in models)
+    assert lines[0].startswith(f"trial 0: seed_agreement {(one == other).mean():.4f} with")
+
+
+def test_a_score_that_cannot_be_had_ends_a_search_at_once(tmp_path):
+    domains, lines = [load_domain(f"digits-{kind}") for kind in ("rendered", "handwritten")], []
+    some = [domain.take(torch.arange(0, len(domain), 100)) for domain in domains]
+    with pytest.raises(SafdaError, match="a score needs features"):
+        tune(*some, RECIPE, tmp_path, trials=3, score="graph_agreement", log=lines.append, cpu=True)
+    assert lines == []

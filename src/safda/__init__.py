@@ -2,7 +2,7 @@
 
 >>> import safda
 >>> safda.__all__
-['SAF', 'Adapted', 'Recipe', 'SAFClassifier', 'SafdaError', 'fit', 'preset', 'resume']
+['SAF', 'Adapted', 'OnnxClassifier', 'Recipe', 'SAFClassifier', 'SafdaError', 'fit', 'make_scorer', 'preset', 'resume']
 """
 
 from __future__ import annotations
@@ -15,19 +15,34 @@ if TYPE_CHECKING:
     from safda.classifier import Adapted
     from safda.errors import SafdaError
     from safda.estimator import SAFClassifier
+    from safda.evaluation.scorer import make_scorer
+    from safda.exported import OnnxClassifier
     from safda.methods.saf import SAF
     from safda.recipe import Recipe, preset
 
-__all__ = ["SAF", "Adapted", "Recipe", "SAFClassifier", "SafdaError", "fit", "preset", "resume"]
+__all__ = [
+    "SAF",
+    "Adapted",
+    "OnnxClassifier",
+    "Recipe",
+    "SAFClassifier",
+    "SafdaError",
+    "fit",
+    "make_scorer",
+    "preset",
+    "resume",
+]
 __version__ = "0.1.0"
 
 _HOME = {
     "SAF": "safda.methods.saf",
     "Adapted": "safda.classifier",
+    "OnnxClassifier": "safda.exported",
     "Recipe": "safda.recipe",
     "SAFClassifier": "safda.estimator",
     "SafdaError": "safda.errors",
     "fit": "safda.api",
+    "make_scorer": "safda.evaluation.scorer",
     "preset": "safda.recipe",
     "resume": "safda.api",
 }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,28 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from safda.classifier import Adapted, check_shape, transform_of
+from safda.classifier import Adapted, Predictions, check_shape, transform_of
 from safda.data import EMBEDDED, AnyDomain, Domain, ImageDomain, is_image_data, load_domain
+from safda.data.labels import known_labels, read_labels, with_known_labels
 from safda.data.loader import ProgressCallback, evaluation_batches, feature_batches
 from safda.data.sampler import evenly_spaced_rows
-from safda.errors import Interrupted, SafdaError
-from safda.evaluation.choice import REFINED, SOURCE_ONLY, choose
+from safda.errors import Interrupted, SafdaError, SafdaWarning, first_line
+from safda.evaluation import theory
+from safda.evaluation.choice import SOURCE_ONLY, choose
+from safda.evaluation.diagnosis import diagnose, observe
+from safda.evaluation.estimate import estimate_accuracy
+from safda.evaluation.scores import Outputs
 from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.extraction import for_network, frozen_features, image_transform
 from safda.io import refuse_within
 from safda.methods.base import Method
+from safda.methods.propagation import LabelPropagation, best_features, propagation_graph
 from safda.model import AdaptationModel, require_memory
 from safda.nn.backbones import Backbone, check_backbone, full_name
 from safda.nn.heads import FeatureScaling, moments
 from safda.nn.weights import digest_of
 from safda.recipe import SOURCE_ONLY_CHANGES, Recipe, load_recipe, preset
+from safda.report.write import write_run_report
 from safda.training.checkpoint import CANDIDATES, FIRST_STAGE, Checkpoint, RunFolder, never_began
 from safda.training.loop import StepCallback, load_weights, make_accelerator, size_of, train, weights_of
 from safda.turns import borrowed_generator, in_turn
@@ -56,6 +64,8 @@ def fit(
     backbone: nn.Module | None = None,
     cache_decoded: bool = False,
     strict: bool = False,
+    report: bool = True,
+    target_labels: Mapping[Any, Any] | str | Path | None = None,
     **overrides: Any,
 ) -> Adapted:
     """Adapt a classifier from a labelled source to an unlabelled target.
@@ -63,8 +73,8 @@ def fit(
     Args:
         source: a domain with labels: a name, the path of a folder or a file, or a pair (features, labels).
         target: a domain; labels it may have are dropped at the door.
-        out: a new run folder, in which predictions and a verdict on them are written too; None keeps everything in
-            memory, and gives no verdict.
+        out: a new run folder, in which predictions, a verdict on them and a report are written too; None keeps
+            everything in memory, and gives no verdict.
         recipe: a recipe, a preset's name or a TOML file; by default ``default``, or ``digits`` for embedded digits.
         methods: whose losses add up, in place of the recipe's: names, and methods of your own (a class that
             :func:`safda.methods.register` knows), such as ``[MyMethod(weight=0.5), "saf"]``.
@@ -74,6 +84,9 @@ def fit(
         backbone: a network of your own for F: from n×3×h×w to n×d. Unless frozen, it is trained in place.
         cache_decoded: keep decoded pictures on disk, which takes some 200 kB for each at 224 pixels.
         strict: make an error of pictures that cannot be read, instead of skipping them.
+        report: write ``report.html`` into the run folder, for a person to look at.
+        target_labels: labels of a few target samples to learn from, where there are some: sample → class, by the names
+            in ``predictions.csv`` (row numbers, for arrays), or a ``labels.csv`` as ``safda label`` writes it.
         overrides: knobs by their path, as in ``steps=500`` or ``**{"optimizer.lr": 0.01}``.
 
     Raises:
@@ -102,7 +115,9 @@ def fit(
         backbone=backbone,
         methods=given,
         cache_decoded=cache_decoded,
+        target_labels=target_labels,
         verdict=out is not None,
+        report=report and out is not None,
     )
 
 
@@ -144,26 +159,31 @@ def start(
     backbone: nn.Module | None = None,
     methods: Mapping[str, Method] | None = None,
     cache_decoded: bool = False,
+    target_labels: Mapping[Any, Any] | str | Path | None = None,
     progress: StageProgress | None = None,
     verdict: bool = False,
+    report: bool = False,
 ) -> Adapted:
     """Begin a run: check the domains, make the folder and the model, train.
 
     Args:
-        source, target, recipe, out, callback, cpu, trackers, backbone, cache_decoded: as in :func:`fit`.
+        source, target, recipe, out, callback, cpu, trackers, backbone, cache_decoded, target_labels: as in
+            :func:`fit`.
         methods: those that were made already, by name.
         progress: called with (done, total, what) while something is made ready.
         verdict: at the end, compare with a source-only classifier, and write predictions and summary.
+        report: after a verdict, write the report on it.
     """
     _, classes = source.labelled("a training source")
     if len(classes) < 2:
         raise SafdaError(f"{source.name}: has one class only ({classes[0]!r}); a classifier needs two or more")
     if out is not None:
         refuse_within(Path(out), [domain.name for domain in (source, target) if isinstance(domain, ImageDomain)])
-    data = _describe(source, target.unlabelled(), recipe, backbone)
-    source, target = (
-        for_network(domain, transform_of(data), cache_decoded) for domain in (source, target.unlabelled())
-    )
+    target = target.unlabelled()
+    if target_labels is not None:
+        target = with_known_labels(target, *_given_labels(target_labels, classes))
+    data = _describe(source, target, recipe, backbone)
+    source, target = (for_network(domain, transform_of(data), cache_decoded) for domain in (source, target))
     check_shape(target, tuple(data["input_shape"]))
     require_memory(recipe.network, data["input_shape"], len(classes), _COPIES)
     with borrowed_generator(recipe.seed):
@@ -171,7 +191,7 @@ def start(
     if "backbone" in data:
         data["backbone"]["digest"] = digest_of(model.backbone)
     accelerator = make_accelerator(recipe, cpu=cpu, trackers=trackers, folder=Path(out) if out else None)
-    work = _Work(recipe, Adapted(model, classes, data), source, target, accelerator, callback, progress)
+    work = _Work(recipe, Adapted(model, classes, data), source, target, accelerator, callback, progress, report)
     work.learn_scaling(model)
     run = work.folder(out, recipe) if out is not None else None
     with work.locked(run):
@@ -192,6 +212,7 @@ def resume(
     cache_decoded: bool = False,
     progress: StageProgress | None = None,
     verdict: bool = True,
+    report: bool = True,
 ) -> Adapted:
     """Go on with a run that was stopped, from its last checkpoint, on the same data.
 
@@ -206,6 +227,7 @@ def resume(
         cache_decoded: keep decoded pictures on disk.
         progress: called with (done, total, what) while something is made ready.
         verdict: at the end, compare with a source-only classifier, and write predictions and summary.
+        report: after a verdict, write the report on it.
     """
     run = RunFolder.open(path)
     run.mend()
@@ -215,13 +237,13 @@ def resume(
         raise never_began(run.path)
     accelerator = make_accelerator(run.recipe, cpu=cpu, trackers=trackers, folder=run.path)
     with run.locked() if accelerator.is_main_process else nullcontext():
-        domains = [_again(run, role, given) for role, given in (("source", source), ("target", target))]
+        domains = [run.domain(role, given) for role, given in (("source", source), ("target", target))]
         adapted = Adapted.empty(run, backbone)
         if run.recipe.network.frozen:  # the backbone that made the features is in the weights of the first stage
             first = RunFolder.open(run.path / FIRST_STAGE) if run.recipe.fine_tune.enabled else run
             load_weights(adapted.model, first.newest_weights(), str(path))
         source, target = (for_network(domain, transform_of(run.data), cache_decoded) for domain in domains)
-        work = _Work(run.given_recipe, adapted, source, target, accelerator, callback, progress)
+        work = _Work(run.given_recipe, adapted, source, target, accelerator, callback, progress, report)
         work.complete(run, resume=True, verdict=verdict)
     return adapted
 
@@ -235,9 +257,10 @@ def completed(
     cpu: bool = False,
 ) -> Adapted:
     """Bring a run to its end: begin it, go on with it, or find it finished."""
+    verdict = recipe.choice.candidates > 0  # with a choice, what a verdict compares with is there already
     if RunFolder(path).can_go_on:
-        return resume(path, callback=callback, cpu=cpu, verdict=False)
-    return start(source, target, recipe, path, callback, cpu, ())
+        return resume(path, callback=callback, cpu=cpu, verdict=verdict)
+    return start(source, target, recipe, path, callback, cpu, (), verdict=verdict)
 
 
 # --------------------------------------------------------------------------------------------------- the stages
@@ -254,6 +277,7 @@ class _Work:
         accelerator: device, precision, processes and trackers.
         callback: called after every step.
         progress: called with (done, total, what) while something is made ready.
+        report: whether a report is written at the end.
     """
 
     given: Recipe
@@ -263,6 +287,7 @@ class _Work:
     accelerator: Accelerator
     callback: StepCallback | None
     progress: StageProgress | None
+    report: bool
 
     def __post_init__(self) -> None:
         """Compute both domains' features where the backbone is frozen, once, and on one process first."""
@@ -327,28 +352,41 @@ class _Work:
     def _has_features(self) -> bool:
         return len(self.features[1].inputs.shape) == 2
 
+    @cached_property
+    def _for_features(self) -> dict[str, Any]:
+        """What these features ask of every recipe tried on them: to be scaled so that near ones are of one class."""
+        if not self.given.choice.candidates or self.given.network.features != "centred":
+            return {}
+        best = best_features(self.features[0])
+        return {} if best == "centred" else {"network.features": best}
+
     def _choose(self, run: RunFolder | None) -> None:
         """Train each candidate on the same features, and take one by evidence that needs no target label."""
-        recipe, target = self.adapted.recipe, self.features[1]
+        recipe, target = self.adapted.recipe.override(self._for_features), self.features[1]
         if run and not run.has_checkpoint and self.accelerator.is_main_process:
             run.save_checkpoint(Checkpoint(0, weights_of(self.adapted.model), {}, {}, {}))  # holds the backbone
-        self.source_only = self._source_only()
-        predictions = {SOURCE_ONLY: self.source_only.answer(target)}
-        models = {SOURCE_ONLY: self.source_only.model}
+        source_only = self._source_only(run, learn_labels=True)
+        self.source_only = source_only if target.known_labels is None else None  # else what is compared with is another
+        predictions = {SOURCE_ONLY: source_only.answer(target)}
+        models = {SOURCE_ONLY: source_only.model}
         candidates = recipe.candidates()
-        for name, changes in candidates.items():
-            own = recipe.candidate(changes)
-            known = predictions if name == REFINED else {SOURCE_ONLY: predictions[SOURCE_ONLY]}
-            begin_with = torch.stack([torch.from_numpy(each.probabilities) for each in known.values()]).mean(0)
-            models[name] = self._candidate(name, own, begin_with, run)
+        for number, (name, candidate) in enumerate(candidates.items(), 1):
+            own = recipe.candidate({**candidate.changes, **self._for_features})
+            begins_with = predictions.get(candidate.begins_with, predictions[SOURCE_ONLY])
+            begin_with = torch.from_numpy(begins_with.probabilities)
+            counter = self._counter(f"candidate {number} of {len(candidates)}: {name}")
+            callback = _counted(_later(self.callback, self._steps_before), counter, own.steps)
+            models[name] = self._candidate(name, own.first_stage(), run, callback, begin_with)
             predictions[name] = Adapted(models[name], self.adapted.classes, self.adapted.data).answer(target)
             self._steps_before += own.steps
-        choice = choose(predictions)
-        changes = candidates.get(choice.name, SOURCE_ONLY_CHANGES)
+        begun_with = {name: candidate.begins_with for name, candidate in candidates.items()}
+        choice = choose(predictions, self._graph(recipe), begun_with)
+        own_changes = candidates[choice.name].changes if choice.name in candidates else SOURCE_ONLY_CHANGES
+        changes = {**own_changes, **self._for_features}
         self.choice = {**choice.to_dict(), "changes": changes}
         if choice.name == SOURCE_ONLY:  # a copy: what is compared with must not learn when what is taken is fine-tuned
-            models[SOURCE_ONLY] = self._heads(self.source_only.recipe)
-            models[SOURCE_ONLY].load_state_dict(self.source_only.model.state_dict())
+            models[SOURCE_ONLY] = self._heads(source_only.recipe)
+            models[SOURCE_ONLY].load_state_dict(source_only.model.state_dict())
         self.adapted.model.adopt(models[choice.name])
         self.adapted.model.eval()
         self.adapted.model.use(recipe.candidate(changes))
@@ -356,23 +394,43 @@ class _Work:
             run.save_model(weights_of(self.adapted.model))
             run.save_choice(self.choice)
 
-    def _candidate(self, name: str, recipe: Recipe, begin_with: Tensor, run: RunFolder | None) -> AdaptationModel:
-        """Bring one candidate to its end, in a folder of its own within the run's."""
-        model = self._heads(recipe.first_stage())
+    def _graph(self, recipe: Recipe) -> LabelPropagation | None:
+        """Return the graph over which a recipe's pseudo-labels propagate."""
+        labels = recipe.of_methods.get("pseudo_labels")
+        if labels is None or not labels.propagation.neighbours:
+            return None
+        return propagation_graph(*self.features, labels.propagation, self._counter("neighbours"))
+
+    def _candidate(
+        self,
+        name: str,
+        recipe: Recipe,
+        run: RunFolder | None,
+        callback: StepCallback | None,
+        begin_with: Tensor | None = None,
+        learn_labels: bool = True,
+    ) -> AdaptationModel:
+        """Bring one candidate to its end, in a folder of its own within the run's; with a user's labels, or without."""
+        model = self._heads(recipe)
         own = self._folder_within(run, f"{CANDIDATES}/{name}", model)
         if own and own.finished:
             load_weights(model, own.load_model(), str(own.path))
             return model
-        model.setup(*self.features, self._counter("neighbours"))
-        for method in model.methods_by_name.values():
-            method.warm_start(begin_with)
+        source, target = self.features
+        if not learn_labels:
+            target = target.unlabelled()
+        model.setup(source, target, self._counter("neighbours"))
+        if begin_with is not None:
+            for method in model.methods_by_name.values():
+                method.warm_start(begin_with)
         with self.locked(own):
             train(
                 model,
-                *self.features,
+                source,
+                target,
                 accelerator=make_accelerator(recipe, cpu=self.accelerator.device.type == "cpu"),  # without trackers
                 run=own,
-                callback=_later(self.callback, self._steps_before),
+                callback=callback,
                 resume=bool(own and own.has_checkpoint),
             )
         if own and self.accelerator.is_main_process:
@@ -468,30 +526,71 @@ class _Work:
         predictions = self.adapted.answer(
             frozen_features(self.adapted.model, self.target, self._counter("predictions"))
         )
-        before = structure = None
-        target = self.features[1]
-        if self._has_features:  # otherwise it would cost as much as the run itself
-            source_only = self.source_only or self._source_only()
-            before, structure = source_only.answer(target), neighbour_structure(source_only, target)
+        outputs, before, structure, estimate = Outputs(predictions), None, None, None
+        source_only = (self.source_only or self._source_only()) if self._has_features else None
+        if source_only:  # otherwise it would cost as much as the run itself
+            source, target = self.features
+            before = Outputs.of(source_only, source, source_only.answer(target), target)
+            structure = neighbour_structure(source_only, target)
+            estimate = estimate_accuracy(predictions, source, target)
+            if not self.given.fine_tune.enabled:  # whose features are others by now
+                outputs = Outputs.of(self.adapted, source, predictions, target)
         labels, _ = self.source.labelled("a summary")
         choice = run.choice if run else self.choice
-        self.adapted.summary = summarise(predictions, before, labels, structure, choice)
+        summary = summarise(outputs, before, labels, structure, choice, estimate)
+        self.adapted.summary = {**summary, **self._explain(summary, predictions, source_only, run)}
         if run and self.accelerator.is_main_process:
-            more = {} if before is None else {"source_only": before.labels}
+            more = {} if before is None else {"source_only": before.target.labels}
             predictions.write(run.path / "predictions.csv", more=more)
             run.save_summary(self.adapted.summary)
+            if self.report:
+                self._write_report(run)
 
-    def _source_only(self) -> Adapted:
-        """Train a classifier on the source's features alone."""
-        recipe = self.given.source_only()
-        model = self._heads(replace(recipe, steps=min(recipe.steps, _SOURCE_ONLY_STEPS)))
+    def _write_report(self, run: RunFolder) -> None:
+        """Write what a person looks at; whatever is wrong with it, the run is whole without it."""
+        try:
+            write_run_report(run, self.adapted, self.source, self.target, self._counter("report"))
+        except Exception as error:
+            why = f"{type(error).__name__}: {first_line(error)}"
+            told = f"{run.path}: the report could not be written ({why}); 'safda report {run.path}' tries again"
+            warnings.warn(told, SafdaWarning, stacklevel=2)
+
+    def _explain(
+        self, summary: dict[str, Any], predictions: Predictions, source_only: Adapted | None, run: RunFolder | None
+    ) -> dict[str, Any]:
+        """Measure the terms of the paper's error bound on some samples of both domains, and say what is the matter."""
+        model, features = self.adapted.model, self.features if self._has_features else None
+        counter = self._counter("both domains, to compare them") or (lambda done, of: None)
+        some = map(theory.some_samples, self.features)
+        before = theory.encode(source_only.model, *some) if source_only else None
+        both = [frozen_features(model, theory.some_samples(each), counter) for each in (self.source, self.target)]
+        after = theory.encode(model, *both)
+        counter(0, 2)
+        measured = theory.measure(before, after, seed=self.given.seed)
+        counter(1, 2)
+        seen = observe(predictions, features, self._metrics(run), self.adapted.recipe, after.source_confidence)
+        counter(2, 2)
+        more = {"theory": measured, "observations": seen}
+        return {**more, "diagnosis": diagnose({**summary, **more})}
+
+    def _metrics(self, run: RunFolder | None) -> list[dict[str, Any]]:
+        """Return the metrics of the training that gave the result: of the last stage, or of what a choice has taken."""
+        if run is None:
+            return []
+        taken = run.path / CANDIDATES / str((run.choice or {}).get("chosen"))
+        return run.metrics() or (RunFolder(taken).metrics() if taken.is_dir() else [])
+
+    def _source_only(self, run: RunFolder | None = None, learn_labels: bool = False) -> Adapted:
+        """Train a classifier on the source's features, without any method.
+
+        As one of several candidates it is kept, and learns what a user has said of the target, as all others do. What
+        a run is compared with does not: that is what one would have had without it.
+        """
+        recipe = self.given.override(self._for_features).source_only()
+        recipe = replace(recipe, steps=min(recipe.steps, _SOURCE_ONLY_STEPS))
         counter = self._counter("source only, to compare with")
-        train(
-            model,
-            *self.features,
-            accelerator=make_accelerator(recipe, cpu=self.accelerator.device.type == "cpu"),  # without trackers
-            callback=lambda step, metrics: counter(step, model.recipe.steps) if counter else None,
-        )
+        callback = _counted(None, counter, recipe.steps)
+        model = self._candidate(SOURCE_ONLY, recipe, run, callback, learn_labels=learn_labels)
         return Adapted(model, self.adapted.classes, self.adapted.data)
 
     def _counter(self, what: str) -> ProgressCallback | None:
@@ -500,6 +599,19 @@ class _Work:
 
 def _report_stage(progress: StageProgress, what: str, done: int, of: int) -> None:
     progress(done, of, what)
+
+
+def _counted(callback: StepCallback | None, counter: ProgressCallback | None, steps: int) -> StepCallback | None:
+    """Return a callback that also counts the steps of one stage."""
+    if counter is None:
+        return callback
+
+    def both(step: int, metrics: Mapping[str, float] | None) -> None:
+        if callback:
+            callback(step, metrics)
+        counter(step, steps)
+
+    return both
 
 
 def _later(callback: StepCallback | None, steps: int) -> StepCallback | None:
@@ -540,7 +652,17 @@ def _describe(source: AnyDomain, target: AnyDomain, recipe: Recipe, backbone: nn
         "input_type": str(source.inputs.dtype).removeprefix("torch."),
         "classes": list(classes),
         **about,
+        **({"target_labels": known} if (known := known_labels(target, classes)) else {}),
     }
+
+
+def _given_labels(
+    labels: Mapping[Any, Any] | str | Path, classes: tuple[str, ...]
+) -> tuple[dict[str, str], tuple[str, ...], str]:
+    """Return labels of the target by the names of samples and classes, all classes, and where they are from."""
+    if isinstance(labels, Mapping):
+        return {str(each): str(label) for each, label in labels.items()}, classes, "target_labels"
+    return read_labels(labels).given, classes, str(labels)
 
 
 def _origin(domain: AnyDomain) -> dict[str, Any]:
@@ -550,23 +672,6 @@ def _origin(domain: AnyDomain) -> dict[str, Any]:
     name = str(path.resolve()) if on_disk else domain.name
     skipped = [list(each) for each in domain.skipped]
     return {"name": name, "samples": len(domain), "digest": domain.fingerprint(), "skipped": skipped}
-
-
-def _again(run: RunFolder, role: str, given: Any) -> AnyDomain:
-    """Find a run's domain again, and make sure that it is what it was."""
-    before = run.data[role]
-    if given is None and before["name"] == role:
-        raise SafdaError(
-            f"{run.path}: its {role} was an array, or pictures named one by one; "
-            f"hand it over again: safda.resume(path, {role}=…)"
-        )
-    domain = load_domain(before["name"] if given is None else given, role)
-    domain = domain if role == "source" else domain.unlabelled()
-    if domain.fingerprint() != before["digest"]:
-        raise SafdaError(
-            f"{domain.name}: has changed since the run in {run.path} began; a resumed run needs the same data"
-        )
-    return domain
 
 
 __all__ = ["check_knobs", "completed", "default_recipe", "fit", "resume", "start"]

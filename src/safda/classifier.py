@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,81 +13,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from safda.data import AnyDomain, Domain, load_domain
-from safda.data.images import Transform, TransformedImages
+from safda.data.images import TransformedImages
 from safda.data.loader import ProgressCallback, evaluation_batches
+from safda.data.pixels import Transform
 from safda.errors import SafdaError, nearest
 from safda.evaluation.oracle import Evaluation, score
 from safda.extraction import for_network, frozen_features
-from safda.io import write_table
 from safda.model import AdaptationModel, require_memory
 from safda.nn.weights import not_finite
+from safda.predictions import Predictions
 from safda.recipe import Recipe
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import load_weights, size_of, weights_of
 from safda.turns import borrowed_generator
 
-
-@dataclass(frozen=True)
-class Predictions:
-    """What a classifier says of a domain.
-
-    Attributes:
-        ids: a name for each sample.
-        classes: all class names, in the order of the columns of ``logits``.
-        logits: n×K.
-        embedding: B's output, n×width.
-        skipped: what could not be read: (id, why).
-    """
-
-    ids: tuple[str, ...]
-    classes: tuple[str, ...]
-    logits: NDArray[np.float32]
-    embedding: NDArray[np.float32]
-    skipped: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def probabilities(self) -> NDArray[np.float32]:
-        """The probability of each class, n×K."""
-        shifted = np.exp(self.logits - self.logits.max(1, keepdims=True))
-        probabilities: NDArray[np.float32] = shifted / shifted.sum(1, keepdims=True)
-        return probabilities
-
-    @property
-    def labels(self) -> list[str]:
-        """The most probable class of each sample."""
-        return [self.classes[k] for k in self.logits.argmax(1)]
-
-    @property
-    def confidence(self) -> NDArray[np.float32]:
-        """Its probability."""
-        highest: NDArray[np.float32] = self.probabilities.max(1)
-        return highest
-
-    def ranked(self, most: int) -> list[list[tuple[str, float]]]:
-        """Return for each sample its most probable classes and their probabilities, the first one first."""
-        probabilities = self.probabilities
-        best = np.argsort(-probabilities, axis=1, kind="stable")[:, :most]
-        return [
-            [(self.classes[k], float(of_one[k])) for k in ks]
-            for ks, of_one in zip(best.tolist(), probabilities, strict=True)
-        ]
-
-    def table(self, all_probabilities: bool = False) -> dict[str, list[Any]]:
-        """Return columns: id, class, confidence and, on request, one column a class."""
-        columns: dict[str, list[Any]] = {
-            "id": list(self.ids),
-            "class": self.labels,
-            "confidence": self.confidence.tolist(),
-        }
-        if all_probabilities:
-            columns.update({f"p({c})": p.tolist() for c, p in zip(self.classes, self.probabilities.T, strict=True)})
-        return columns
-
-    def write(
-        self, path: str | Path, all_probabilities: bool = False, more: Mapping[str, list[Any]] | None = None
-    ) -> None:
-        """Write ``.csv``, ``.jsonl`` or ``.parquet``, whole or not at all; ``more`` has further columns."""
-        write_table(Path(path), {**self.table(all_probabilities), **(more or {})})
+if TYPE_CHECKING:
+    from safda.export import Exported
 
 
 class Adapted:
@@ -126,9 +67,13 @@ class Adapted:
 
     def ready(self, data: Any, progress: ProgressCallback | None = None) -> Domain:
         """Return a domain as the network takes it: pictures in its input size, or as a frozen backbone's features."""
+        return frozen_features(self.model, self.inputs(data), progress)
+
+    def inputs(self, data: Any) -> Domain:
+        """Return a domain of inputs like those of training: pictures in the network's input size."""
         domain = for_network(load_domain(data), transform_of(self.data))
         check_shape(domain, tuple(self.data["input_shape"]))
-        return frozen_features(self.model, domain, progress)
+        return domain
 
     def predict(self, data: Any, progress: ProgressCallback | None = None) -> Predictions:
         """Predict the class of every sample.
@@ -169,6 +114,10 @@ class Adapted:
 
     def compare(self, predictions: Predictions, domain: AnyDomain) -> Evaluation:
         """Compare predictions that were made of a domain with its labels; classes are matched by name."""
+        return score(predictions.probabilities, self.class_numbers(domain), self.classes)
+
+    def class_numbers(self, domain: AnyDomain) -> NDArray[np.int64]:
+        """Return the labels of a domain as this classifier numbers its classes."""
         labels, names = domain.labelled("evaluate")
         used = [names[k] for k in torch.unique(labels).tolist()]
         unknown = [name for name in used if name not in self.classes]
@@ -178,7 +127,23 @@ class Adapted:
             hint = hint if "mean" in hint else f", whose classes are {_first_few(self.classes)}"
             raise SafdaError(f"{domain.name}: class {unknown[0]!r} was not in the source{more}{hint}")
         number = torch.tensor([self.classes.index(name) if name in self.classes else -1 for name in names])
-        return score(predictions.probabilities, number[labels].numpy(), self.classes)
+        numbers: NDArray[np.int64] = number[labels].numpy()
+        return numbers
+
+    def export(self, path: str | Path, data: Any = None, *, calibrate: Any = None) -> Exported:
+        """Write one file that answers elsewhere: ``.onnx``, for :class:`safda.OnnxClassifier`, or ``.pt2``.
+
+        Args:
+            path: the file.
+            data: samples on which it is compared with torch; by default some of the target, where it is found again.
+            calibrate: a domain with labels that training has not seen, to fit a temperature on; without it, 1.
+
+        Raises:
+            SafdaError: if it would answer otherwise than this classifier does.
+        """
+        from safda.export import export
+
+        return export(self, path, data, calibrate=calibrate)
 
     def save(self, path: str | Path) -> None:
         """Write a folder that :meth:`load` reads, and every command that takes a run."""

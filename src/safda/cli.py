@@ -23,14 +23,18 @@ from safda.recipe import Recipe, load_recipe, walk
 from safda.text import printable, to_json
 
 if TYPE_CHECKING:
-    from safda.classifier import Predictions
+    from safda.classifier import Adapted
+    from safda.exported import OnnxClassifier
+    from safda.predictions import Predictions
 
 _FIT = (
-    "safda fit SOURCE TARGET -o RUN [--backbone NAME] [--weights FILE] [--fine-tune] [--candidates N] [--recipe R] "
-    "[--adversary NAME] [--no-saf] [--methods A,B] [any knob of the recipe] [options]"
+    "safda fit SOURCE TARGET -o RUN [--backbone NAME] [--weights FILE] [--fine-tune] [--candidates N] [--no-choice] "
+    "[--recipe R] [--adversary NAME] [--no-saf] [--methods A,B] [any knob of the recipe] [options]"
 )
 _FEATURES = "safda features DATA [-o FILE] [--backbone NAME] [--weights FILE] [any knob of the network]"
 _PREDICT = "safda predict RUN DATA [-o FILE] [--probabilities]   or   safda predict RUN picture.jpg [another.jpg …]"
+_REPORT = "safda report RUN [RUN …] [-o FILE] [--labels LABELLED] [--pdf FILE] [--png FILE]"
+_LABEL = "safda label RUN [--n 50] [-o labels.csv] [--page FILE.html]"
 _RECIPE = "safda recipe [PRESET] [any knob of the recipe]"
 _TUNE = "safda tune SOURCE TARGET -o FOLDER [--trials N] [--storage URL] [any knob of the recipe] [options]"
 _DOMAIN = (
@@ -41,6 +45,7 @@ _MOST_SHOWN = 50  # predictions in a terminal: more are for a file
 _NEXT_TOO = 3  # classes of a single sample: the most probable and the next two
 #: Flag → the knob that it turns, and to what.
 _FLAGS = {
+    "--no-choice": ("choice.candidates", "0", "train this one recipe, instead of several of which one is taken"),
     "--frozen": ("network.frozen", "true", "no backbone training"),
     "--fine-tune": ("fine_tune.enabled", "true", "adapt with a frozen backbone, then train all of the network"),
 }
@@ -123,8 +128,10 @@ def _fit(options: argparse.Namespace) -> int:
             options.cpu,
             tuple(options.track),
             cache_decoded=options.cache_decoded,
+            target_labels=options.labels,
             progress=view.progress,
             verdict=True,
+            report=options.report,
         )
     return _report_result(options.out)
 
@@ -200,12 +207,12 @@ def _resume(options: argparse.Namespace) -> int:
             trackers=tuple(options.track),
             cache_decoded=options.cache_decoded,
             progress=view.progress,
+            report=options.report,
         )
     return _report_result(options.out)
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from safda.classifier import Adapted
     from safda.io import refuse_overwriting, require_table
 
     if options.out:
@@ -213,7 +220,8 @@ def _predict(options: argparse.Namespace) -> int:
         own = (options.model / name for name in ("metrics.jsonl", "predictions.csv"))
         refuse_overwriting(options.out, [*options.data, *own])
     data = options.data if len(options.data) > 1 else options.data[0]
-    predictions = Adapted.load(options.model).predict(data)
+    with _progress_bar("samples") as progress:
+        predictions = _classifier(options.model).predict(data, progress)
     if not options.out:
         _show(predictions, options.probabilities)
         return 0
@@ -223,6 +231,40 @@ def _predict(options: argparse.Namespace) -> int:
         {"predictions": str(options.out), "samples": samples, "skipped": skipped},
         f"{samples} predictions in {options.out}",
         *(f"skipped {each}: {why}" for each, why in skipped.items()),
+    )
+    return 0
+
+
+def _classifier(model: Path) -> Adapted | OnnxClassifier:
+    """Load a run or, without torch, an exported model."""
+    if model.suffix == ".onnx" and not model.is_dir():
+        from safda.exported import OnnxClassifier
+
+        return OnnxClassifier(model)
+    if model.suffix == ".pt2" and not model.is_dir():
+        raise SafdaError(f"{model}: is for torch.export.load; 'safda predict' takes a run or an .onnx file")
+    from safda.classifier import Adapted
+
+    return Adapted.load(model)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from safda.classifier import Adapted
+    from safda.export import export, require_exportable
+
+    require_exportable(options.out)
+    adapted = Adapted.load(options.model)
+    with _progress_bar("exporting") as progress:
+        made = export(adapted, options.out, options.data, calibrate=options.calibrate, progress=progress)
+    parity, opset = made.parity, f", opset {made.opset}" if made.opset else ""
+    _print_result(
+        made.to_dict(),
+        f"{made.path}: {made.size / 1e6:.1f} MB{opset}, {len(adapted.classes)} classes, temperature "
+        f"{made.temperature:.3g}, any number of samples at once",
+        f"before the graph: {made.preprocessing}",
+        f"compared with torch on {parity.samples} samples ({parity.of}): probabilities differ by "
+        f"{parity.max_difference:.1g} at most, {parity.same_answers:.1%} of the answers are the same",
+        *([f"next, without torch: safda predict {made.path} DATA"] if made.opset else []),
     )
     return 0
 
@@ -247,15 +289,78 @@ def _show(predictions: Predictions, all_probabilities: bool) -> None:
         console.print(f"… and {samples - shown} more; -o FILE writes them all", highlight=False)
 
 
+def _label(options: argparse.Namespace) -> int:
+    from safda.evaluation.survey import keep_labels, label_list
+    from safda.io import refuse_overwriting, require_writable, write_table
+
+    require_writable(options.out, [".csv"])
+    refuse_overwriting(options.out, [options.model / "predictions.csv"])
+    if options.page:
+        require_writable(options.page, [".html"])
+    columns = label_list(options.model, options.n, options.seed)
+    if options.out.exists():
+        columns = keep_labels(columns, options.out)
+    if options.page:
+        _write_label_page(options, columns)
+    write_table(options.out, columns)
+    page = f"; label them in a browser: {options.page}" if options.page else ", for its column 'label'"
+    _print_result(
+        {
+            "labels": str(options.out),
+            "samples": len(columns["id"]),
+            "page": str(options.page) if options.page else None,
+        },
+        f"{len(columns['id'])} samples are in {options.out}{page}",
+        f"then: safda evaluate {options.model} {options.out}",
+    )
+    return 0
+
+
+def _write_label_page(options: argparse.Namespace, columns: dict[str, list[Any]]) -> None:
+    from safda.data.labels import sample_rows
+    from safda.evaluation.survey import read_answers
+    from safda.report.label_page import previews_of, write_label_page
+    from safda.training.checkpoint import RunFolder
+
+    run = RunFolder.open(options.model)
+    previews: list[dict[str, Any]] = [{} for _ in columns["id"]]
+    if run.data["target"]["name"] != "target":  # arrays that were handed over in Python are not to be found again
+        rows = sample_rows(columns["id"], read_answers(run).ids, str(options.model))
+        with _progress_bar("pictures") as progress:
+            previews = previews_of(run.domain("target"), rows, progress)
+    write_label_page(options.page, columns, run.data["classes"], previews, options.out.name)
+
+
 def _evaluate(options: argparse.Namespace) -> int:
     from safda.classifier import Adapted
-    from safda.view import evaluation_table
+    from safda.data.labels import is_label_list
+    from safda.evaluation.survey import evaluate_labels
+    from safda.view import evaluation_table, survey_table
 
+    if is_label_list(options.data):
+        result = evaluate_labels(options.model, options.data)
+        if options.json or not sys.stdout.isatty():
+            print(to_json(result))
+        else:
+            _console().print(survey_table(result))
+            print(printable(result["words"]))
+        return 0
     result = Adapted.load(options.model).evaluate(options.data).to_dict()
     if options.json:
         print(to_json(result))
     else:
         _console().print(evaluation_table(result))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from safda.report.write import write_report
+
+    figures = [figure for figure in (options.pdf, options.png) if figure]
+    with _progress_bar("report") as progress:
+        path = write_report(options.runs, options.out, labels=options.labels, figures=figures, progress=progress)
+    written = [str(each) for each in (path, *figures)]
+    _print_result({"report": str(path), "figures": written[1:]}, f"the report is in {', '.join(written)}")
     return 0
 
 
@@ -295,7 +400,7 @@ def _tune(options: argparse.Namespace) -> int:
 
     best = options.out / "best.toml"
     refuse_overwriting(best, [options.recipe or ""])
-    recipe = _chosen_recipe(options)
+    recipe = _chosen_recipe(options).single()
     source, target = _both_domains(options, recipe)
     check_knobs(source, _overrides(options))
     tune(
@@ -334,19 +439,23 @@ def _methods(options: argparse.Namespace) -> int:
 def _report_result(run: Path) -> int:
     """Print what came of a run and what can be done next."""
     from safda.training.checkpoint import RunFolder
-    from safda.view import summary_table
+    from safda.view import finding_lines, summary_table
 
     if not _is_first_process():
         return 0
     folder = RunFolder.open(run)
     summary = folder.summary or {}
+    page = run / "report.html"
+    report = {"report": str(page)} if page.is_file() else {}
     if sys.stdout.isatty():
         _console().print(summary_table(summary))
     _print_result(
-        {"run": str(run), **(folder.metrics() or [{}])[-1], "summary": summary},  # a saved model has none
+        {"run": str(run), **(folder.metrics() or [{}])[-1], "summary": summary, **report},  # a saved model has none
         summary["words"],
+        *finding_lines(summary),
         f"adapted in {folder.given_recipe.all_steps} steps; predictions: {run / 'predictions.csv'}; "
         f"for other data: safda predict {run} DATA -o FILE",
+        *(f"the report, to look at in a browser: {where}" for where in report.values()),
     )
     return 0
 
@@ -457,7 +566,12 @@ def _parser(chosen: str | None) -> _Parser:
   safda fit amazon.npz webcam.npz -o run --adversary cdan --steps 2000
   safda predict run webcam.npz -o predictions.csv
   safda predict run picture.jpg                           one picture, or several: printed
+  safda export run -o model.onnx                          take it away: safda predict model.onnx DATA, without torch
   safda evaluate run webcam.npz                           where there are labels to compare with
+  safda report run other-run                              one page to look at: maps, curves, samples, differences
+  safda label run --n 50 --page label.html                50 samples to label, in a browser
+  safda evaluate run labels.csv                           … and what they tell: accuracy, and did adapting help?
+  safda fit photos/ sketches/ -o run3 --labels labels.csv                                  learn them too
   safda bench digits -o lab                               every method, three seeds, as a table
 
 'safda COMMAND --help' tells more of each.""",
@@ -483,7 +597,11 @@ def _add_fit(fit: argparse.ArgumentParser) -> None:
     )
     fit.add_argument("-o", "--out", type=Path, required=True, metavar="RUN", help="a new folder for the run")
     fit.add_argument("--recipe", metavar="R", help=f"a TOML file (see 'safda recipe') or one of {', '.join(PRESETS)}")
+    fit.add_argument(
+        "--labels", type=Path, metavar="FILE", help="learn these labels of a few target samples too (see 'safda label')"
+    )
     _add_strict(fit)
+    _add_no_report(fit)
     _add_machine(fit)
     _add_methods(fit)
     _add_knobs(fit)
@@ -506,11 +624,12 @@ def _add_features(features: argparse.ArgumentParser) -> None:
 
 def _add_resume(resume: argparse.ArgumentParser) -> None:
     resume.add_argument("out", type=Path, metavar="RUN", help="the folder of a run")
+    _add_no_report(resume)
     _add_machine(resume)
 
 
 def _add_predict(predict: argparse.ArgumentParser) -> None:
-    predict.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")
+    predict.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run, or an exported .onnx")
     predict.add_argument("data", metavar="DATA", nargs="+", help=f"{_DOMAIN}; one picture, or several")
     predict.add_argument(
         "-o", "--out", type=Path, metavar="FILE", help="a .csv, .jsonl or .parquet file (default: print them)"
@@ -518,10 +637,80 @@ def _add_predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument("--probabilities", action="store_true", help="also tell the probability of every class")
 
 
+def _add_export(export: argparse.ArgumentParser) -> None:
+    export.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")
+    export.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help=".onnx, for onnxruntime and 'safda predict FILE' without torch; or .pt2, for torch.export.load",
+    )
+    export.add_argument(
+        "--data",
+        metavar="DATA",
+        help="compare with torch on samples of this (default: of the run's target, if it is found as it was)",
+    )
+    export.add_argument(
+        "--calibrate",
+        metavar="LABELLED",
+        help="fit the temperature on samples with labels that training has not seen (default: a temperature of 1)",
+    )
+
+
 def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")
-    evaluate.add_argument("data", metavar="LABELLED", help=_DOMAIN)
+    evaluate.add_argument(
+        "data", metavar="LABELLED", help=f"{_DOMAIN}; or labels.csv from 'safda label': estimates, with intervals"
+    )
     evaluate.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_report(report: argparse.ArgumentParser) -> None:
+    report.add_argument(
+        "runs",
+        type=Path,
+        metavar="RUN",
+        nargs="+",
+        help="the folder of a run that has ended; several stand side by side",
+    )
+    report.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="a .html file (default: report.html in RUN; of several runs, here)",
+    )
+    report.add_argument(
+        "--labels", metavar="LABELLED", help=f"compare with labels, for numbers that are an oracle's: {_DOMAIN}"
+    )
+    report.add_argument("--pdf", type=Path, metavar="FILE", help="also figures for a paper, a page each")
+    report.add_argument("--png", type=Path, metavar="FILE", help="the same as one picture")
+
+
+def _add_no_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--no-report",
+        dest="report",
+        action="store_false",
+        help="do not write RUN/report.html, which takes some seconds",
+    )
+
+
+def _add_label(label: argparse.ArgumentParser) -> None:
+    label.add_argument("model", type=Path, metavar="RUN", help="the folder of a finished run")
+    label.add_argument("--n", type=int, default=50, metavar="N", help="how many samples to draw (default: 50)")
+    label.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("labels.csv"),
+        metavar="FILE",
+        help="the list (default: labels.csv); labels that are in it already are kept",
+    )
+    label.add_argument("--page", type=Path, metavar="FILE", help="also write a page to label them on, as .html")
+    label.add_argument("--seed", type=int, default=0, metavar="N", help="another one draws others (default: 0)")
 
 
 def _add_demo(demo: argparse.ArgumentParser) -> None:
@@ -531,6 +720,7 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
 
 
 def _add_tune(tune: argparse.ArgumentParser) -> None:
+    from safda.evaluation.scores import SCORES
 
     tune.add_argument("source", metavar="SOURCE", help=f"labelled: {_DOMAIN}")
     tune.add_argument("target", metavar="TARGET", help="unlabelled; labels it may have are not looked at")
@@ -540,7 +730,7 @@ def _add_tune(tune: argparse.ArgumentParser) -> None:
         "--score",
         default="information",
         metavar="NAME",
-        help="a score without labels: information (default), entropy, density, source_accuracy",
+        help=f"a score without labels: {', '.join(SCORES)} (default: information)",
     )
     tune.add_argument("--storage", metavar="URL", help="a database that many machines share (default: a file)")
     tune.add_argument("--recipe", metavar="R", help="where to start from: a TOML file or a preset")
@@ -671,7 +861,10 @@ _COMMANDS: dict[str, tuple[Any, Any, str, str | None]] = {
     "features": (_features, _add_features, "compute pictures' features once, for the cache or a file", _FEATURES),
     "resume": (_resume, _add_resume, "go on with a run that was stopped, exactly where it was", None),
     "predict": (_predict, _add_predict, "predict the class of every sample", _PREDICT),
+    "export": (_export, _add_export, "write a run as one file for elsewhere: ONNX or torch.export's", None),
     "evaluate": (_evaluate, _add_evaluate, "compare predictions with labels (an oracle's number)", None),
+    "report": (_report, _add_report, "write one HTML page on a run, or on several side by side", _REPORT),
+    "label": (_label, _add_label, "draw the samples that are worth a label, to learn how good a run is", _LABEL),
     "demo": (_demo, _add_demo, "source-only, MDD and MDD+SAF on embedded digits, with a picture", None),
     "bench": (_bench, _add_bench, "fill in a table of the paper, or one of your own", None),
     "tune": (_tune, _add_tune, "search for a recipe, scored without target labels", _TUNE),

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from safda.api import check_knobs, start
 from safda.classifier import Adapted, Predictions
 from safda.data import Domain
-from safda.data.arrays import first_fault
+from safda.data.array_files import first_fault
 from safda.errors import SafdaError
 from safda.io import read_json, write_json
 from safda.recipe import Recipe, load_recipe
@@ -90,7 +90,12 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         self.verbose = verbose
 
     def fit(
-        self, X: ArrayLike, y: ArrayLike, X_target: ArrayLike | None = None, sample_domain: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        X_target: ArrayLike | None = None,
+        sample_domain: ArrayLike | None = None,
+        y_target: ArrayLike | None = None,
     ) -> SAFClassifier:
         """Learn from (X, y) and adapt to the target.
 
@@ -99,6 +104,9 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
             y: their labels; a target sample's is never looked at.
             X_target: m×d samples of the target, unlabelled.
             sample_domain: for each row of X its domain: positive for source, negative for target.
+            y_target: labels of those target samples that are to be learned too, in the order of the target's rows;
+                unknown ones are -1, as in scikit-learn's semi-supervised estimators, or None or NaN. Where -1 is a
+                class of y, only None and NaN are unknown.
 
         With neither ``X_target`` nor ``sample_domain`` there is nothing to adapt to, and X stands for both.
 
@@ -123,8 +131,10 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         source = Domain("X", torch.from_numpy(rows), torch.from_numpy(numbers.astype(np.int64)), names)
         check_knobs(source, self.knobs or {})
         recipe = self._recipe()
+        known = None if y_target is None else _known_labels(y_target, self.classes_, len(target))
         with TrainingView("adapting", recipe.all_steps, Console(stderr=True, quiet=not self.verbose)) as view:
-            self.adapted_ = start(source, Domain("X_target", torch.from_numpy(target)), recipe, callback=view)
+            target_domain = Domain("X_target", torch.from_numpy(target))
+            self.adapted_ = start(source, target_domain, recipe, callback=view, target_labels=known)
         return self
 
     def predict(self, X: ArrayLike, sample_domain: ArrayLike | None = None, allow_source: bool = True) -> NDArray[Any]:
@@ -223,6 +233,21 @@ def _seed(random_state: Any) -> int:
     if isinstance(random_state, Integral):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _known_labels(y_target: ArrayLike, classes: NDArray[Any], rows: int) -> dict[int, str] | None:
+    """Return the target's rows whose labels are known, with the names of their classes; None if there are none."""
+    labels = np.asarray(y_target, dtype=object)
+    if labels.shape != (rows,):
+        raise ValueError(f"y_target must be of shape ({rows},), a label for each target sample, not {labels.shape}")
+    names = {label: str(name) for label, name in zip(classes.tolist(), classes, strict=True)}
+    known: dict[int, str] = {}
+    for row, label in enumerate(labels.tolist()):
+        if label in names:  # 1.0 is 1
+            known[row] = names[label]
+        elif not (label is None or label != label or label == -1):
+            raise ValueError(f"y_target has the label {label!r} in row {row}, which is not in y")
+    return known or None
 
 
 def _require_finite(X: NDArray[np.float32], name: str) -> None:

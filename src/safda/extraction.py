@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from safda.data import AnyDomain, Domain, ImageDomain, is_image_data, load_domain
 from safda.data.arrays import to_npz
 from safda.data.cache import cached_features
-from safda.data.images import Transform, TransformedImages
+from safda.data.images import TransformedImages
 from safda.data.loader import ProgressCallback
+from safda.data.pixels import Transform
 from safda.data.settings import writable_cache
 from safda.errors import SafdaError
 from safda.model import AdaptationModel
@@ -61,7 +62,7 @@ def for_network(domain: AnyDomain, transform: Transform, cache_decoded: bool = F
     if isinstance(domain, Domain):
         return domain
     inputs = TransformedImages(domain.inputs, transform, writable_cache("decoded") if cache_decoded else None)
-    return Domain(domain.name, inputs, domain.labels, domain.classes, domain.ids, domain.skipped)
+    return Domain(domain.name, inputs, domain.labels, domain.classes, domain.ids, domain.skipped, domain.known_labels)
 
 
 def image_transform(network: NetworkKnobs, given: nn.Module | None = None) -> Transform:

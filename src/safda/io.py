@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from safda.errors import SafdaError, first_line
+from safda.errors import SafdaError, first_line, reading
 from safda.schema import check
 from safda.text import csv_cell, to_json
 
@@ -82,6 +82,23 @@ def read_json(path: Path, form: Any) -> dict[str, Any]:
     check(content, form, str(path))
     values: dict[str, Any] = content
     return values
+
+
+def read_csv(path: Path, hint: str) -> dict[str, list[str]]:
+    """Read a table whose first line names its columns: name → cells, as texts.
+
+    Args:
+        path: the file.
+        hint: what to say of one that is empty: which columns there should be.
+    """
+    with reading(path, ".csv file"):
+        rows = list(csv.reader(io.StringIO(read_text(path).removeprefix("\ufeff"), newline="")))
+    if not any(rows):
+        raise SafdaError(f"{path}: is empty; {hint}")
+    for number, row in enumerate(rows, 1):
+        if row and len(row) != len(rows[0]):
+            raise SafdaError(f"{path}: line {number} has {len(row)} columns, the first has {len(rows[0])}")
+    return {name.strip(): [row[i] for row in rows[1:] if row] for i, name in enumerate(rows[0])}
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:

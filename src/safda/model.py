@@ -18,10 +18,11 @@ from safda.data.loader import ProgressCallback
 from safda.errors import SafdaError
 from safda.methods import METHODS
 from safda.methods.base import Batch, Method, Phase, overrides
-from safda.nn.network import Network
+from safda.nn.network import Encoded, Network
 from safda.recipe import NetworkKnobs, Recipe
 
 _JOINT = Phase()
+_LABEL_WEIGHT = 1.0  # a labelled target sample in a batch counts as so many of the source's
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,14 @@ class AdaptationModel(Network):
         return self.methods_by_name[self._lead_name].phases(progress) if self._lead_name else (Phase(),)
 
     def forward(
-        self, source: Tensor, labels: Tensor, target: Tensor, rows: Tensor, progress: float, phase: Phase = _JOINT
+        self,
+        source: Tensor,
+        labels: Tensor,
+        target: Tensor,
+        rows: Tensor,
+        progress: float,
+        phase: Phase = _JOINT,
+        target_labels: Tensor | None = None,
     ) -> StepOutput:
         """Algorithm "SAF Training": ε_C, ε_D and ε_M of one step, from one pass of both domains together.
 
@@ -116,14 +124,17 @@ class AdaptationModel(Network):
             labels: their classes.
             target: inputs of the target batch.
             rows: which samples these are, of the source and then of the target.
-            progress: t/T.
+            progress: t/T, as the methods count it.
             phase: which of the iteration's optimizer steps this is for.
+            target_labels: classes of target rows that a user has labelled, −1 for all others; None without any.
         """
         inputs = torch.cat([source, target])
         encoded = self.encode(inputs, len(labels))
         methods = self.methods_by_name
-        batch = Batch(self, methods, labels, rows, inputs, *encoded, progress)
+        batch = Batch(self, methods, labels, rows, inputs, *encoded, progress, target_labels)
         losses = {"classification": self._source_loss(batch)} if phase.supervised else {}
+        if phase.supervised and target_labels is not None:
+            losses["target_labels"] = self._target_loss(batch, target_labels)
         for method in methods.values():
             if phase.supervised or method.name == self._lead_name:
                 own = method.losses(batch, phase)
@@ -137,11 +148,22 @@ class AdaptationModel(Network):
         loss = next((loss for loss in own if loss is not None), None)
         return F.cross_entropy(batch.source.logits, batch.labels) if loss is None else loss
 
+    def _target_loss(self, batch: Batch, labels: Tensor) -> Tensor:
+        """Cross-entropy of what is answered for labelled target rows; each counts as so many of the source's."""
+        every = (batch.features, batch.projected, batch.embedding, batch.logits)
+        logits = self.answer(Encoded(*(batch.split(values)[1] for values in every)))
+        total = F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum")
+        return _LABEL_WEIGHT * total / len(batch.labels)
+
     def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the adapted classifier's logits and the embedding B(F(x)); for use in evaluation mode."""
         encoded = self.encode(inputs)
+        return self.answer(encoded), encoded.embedding
+
+    def answer(self, encoded: Encoded) -> Tensor:
+        """Return the logits to answer with: C's, or those of a method that answers in its place."""
         answers = (method.predict(self, encoded) for method in self.methods_by_name.values())
-        return next((logits for logits in answers if logits is not None), encoded.logits), encoded.embedding
+        return next((logits for logits in answers if logits is not None), encoded.logits)
 
 
 def require_memory(knobs: NetworkKnobs, shape: Sequence[int], classes: int, copies: int = 1) -> None:

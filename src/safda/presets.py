@@ -2,18 +2,78 @@
 
 They are named for what they are: ``default`` what is used where nothing is said, for arrays as for pictures,
 ``fine-tune`` the same and then the whole network, ``paper-…`` to the letter of the equations, ``released`` what the
-authors' code did, ``digits`` the embedded demonstration, and what trains a small network from scratch.
+authors' code did, ``…-frozen`` the same on frozen features, ``digits`` the embedded demonstration, and what trains a
+small network from scratch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 _RESNET50 = {  # the weights of every published table; timm's plain "resnet50" means others
     "network.backbone": "resnet50.tv_in1k",
     "network.pretrained": True,
 }
-_PAPER: dict[str, Any] = {**_RESNET50, "steps": 100_000, "checkpoint_every": 1000}
+_PAPER_STEPS = 100_000
+_PAPER: dict[str, Any] = {**_RESNET50, "steps": _PAPER_STEPS, "checkpoint_every": 1000}
+_RELEASED: dict[str, Any] = {
+    **_PAPER,
+    "methods": ["mdd", "saf", "self_training"],
+    "mdd.ramp": 100.0,
+    "saf.ramp": 50.0,
+    "saf.pairing": "reversed",
+    "saf.label_scale": 2.0,
+    "saf.eta.rectified": True,
+    "pseudo_labels.kind": "hard",
+}
+# Heads alone need fewer steps. The learning rate falls by each step, as the authors' does, however many there are: over
+# a short run the whole of its fall would leave MDD half trained. `benchmarks/operating_point.py` draws what steps give.
+_FROZEN: dict[str, Any] = {"steps": 5000, "network.frozen": True, "optimizer.decay_steps": _PAPER_STEPS}
+
+
+class Candidate(NamedTuple):
+    """One of the recipes that a choice is made of.
+
+    Attributes:
+        changes: knobs by path, where it differs from the recipe that is given.
+        begins_with: the one before it whose answers its pseudo-labels begin with.
+    """
+
+    changes: dict[str, Any]
+    begins_with: str = "source-only"
+
+
+# Principal components make a step cheaper, larger batches need fewer of them, and with less dropout MDD comes to its
+# answers sooner. Who learns pseudo-labels needs more of it, not to learn them by heart.
+_QUICK: dict[str, Any] = {
+    "batch": 64,
+    "network.components": 256,
+    "network.dropout": 0.3,
+    "optimizer.lr": 0.01,
+    "optimizer.weight_decay": 0.005,
+}
+_SMALL: dict[str, Any] = {**_QUICK, "steps": 500, "network.bottleneck_width": 256, "network.classifier_width": 256}
+_MDD: dict[str, Any] = {"methods": ["mdd"]}
+_SAF: dict[str, Any] = {"saf.weight": 1.0, "network.dropout": 0.5, "optimizer.weight_decay": 0.01}
+_HELD: dict[str, Any] = {"saf.weight": 1.0, "pseudo_labels.hold": 0.3}
+_JOINT: dict[str, Any] = {"network.features": "as-is", "network.norm": "joint"}
+
+#: The recipes that a choice is made of, each by what it changes in the one that is given. MDD names the target's
+#: clusters; SAF begins with those names, lets them propagate over the graph, and learns the clusters. They differ as
+#: data differ: in whether names may still change or are held for a while, in whether each domain's own statistics are a
+#: shift to be taken away or the mark of other classes, and in whether classes are as frequent as each other. With fewer
+#: candidates, the first ones are tried.
+CANDIDATES: dict[str, Candidate] = {
+    "mdd": Candidate({**_QUICK, **_MDD, "steps": 800}),
+    "saf": Candidate({**_QUICK, **_SAF, "steps": 1000}, begins_with="mdd"),
+    "saf-held": Candidate({**_QUICK, **_HELD, "steps": 500}, begins_with="mdd"),
+    "mdd-joint": Candidate({**_SMALL, **_MDD, **_JOINT}),
+    "saf-joint": Candidate({**_SMALL, **_SAF, **_JOINT, "steps": 800}, begins_with="mdd-joint"),
+    "saf-prior": Candidate(
+        {**_SMALL, **_SAF, **_JOINT, "steps": 800, "pseudo_labels.prior": "initial"}, begins_with="mdd-joint"
+    ),
+}
+
 _DEFAULT: dict[str, Any] = {
     **_RESNET50,
     "steps": 2000,
@@ -27,37 +87,13 @@ _DEFAULT: dict[str, Any] = {
     "optimizer.lr": 0.005,
     "optimizer.decay": 2.0,
     "optimizer.weight_decay": 0.02,
+    "choice.candidates": len(CANDIDATES),
     "saf.weight": 0.3,
     "saf.eta.source": "beta",
     "pseudo_labels.mode": "evaluation",
     "pseudo_labels.temperature": 0.5,
     "pseudo_labels.distribution_alignment": 1.0,
     "pseudo_labels.propagation.neighbours": 0.2,
-}
-
-# Principal components make a step cheaper, and larger batches need fewer of them.
-_QUICK: dict[str, Any] = {"steps": 1000, "batch": 64, "network.components": 256, "optimizer.lr": 0.01}
-_SAF = {"saf.weight": 1.0}
-_SHORT = {  # enough to see where a recipe leads
-    **_QUICK,
-    "steps": 500,
-    "network.bottleneck_width": 256,
-    "network.classifier_width": 256,
-    "optimizer.weight_decay": 0.005,
-}
-
-#: The recipes that a choice is made of, each by what it changes in the one that is given. They differ as data differ:
-#: in what lengths and scales of features mean, in what a domain's own statistics mean, in whether classes are as
-#: frequent as each other, and in how far predictions and pseudo-labels can be trusted. The last one begins with what
-#: the others say on average. With fewer, the first ones are tried.
-CANDIDATES: dict[str, dict[str, Any]] = {
-    "free": {**_SHORT, **_SAF, "network.bottleneck_width": 512, "optimizer.weight_decay": 0.02},
-    "held": {**_SHORT, **_SAF, "pseudo_labels.hold": 0.3},
-    "as-is": {**_SHORT, **_SAF, "network.features": "as-is", "network.norm": "joint"},
-    "no-saf": {**_SHORT, "methods": ["mdd"]},
-    "standardised": {**_SHORT, **_SAF, "network.features": "standardised"},
-    "unaligned": {**_SHORT, **_SAF, "pseudo_labels.distribution_alignment": 0.0},
-    "refined": {**_QUICK, **_SAF, "pseudo_labels.hold": 0.3},
 }
 
 #: Name → knobs by path.
@@ -67,16 +103,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper-office31": _PAPER,
     "paper-office-home": {**_PAPER, "mdd.margin": 2.0},
     "paper-visda": {**_PAPER, "mdd.margin": 2.0},
-    "released": {
-        **_PAPER,
-        "methods": ["mdd", "saf", "self_training"],
-        "mdd.ramp": 100.0,
-        "saf.ramp": 50.0,
-        "saf.pairing": "reversed",
-        "saf.label_scale": 2.0,
-        "saf.eta.rectified": True,
-        "pseudo_labels.kind": "hard",
-    },
+    "paper-frozen": {**_PAPER, **_FROZEN},
+    "released": _RELEASED,
+    "released-frozen": {**_RELEASED, **_FROZEN, "ramp_steps": _PAPER_STEPS},
     "digits": {
         "steps": 1000,
         "checkpoint_every": 250,

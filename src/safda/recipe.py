@@ -21,7 +21,7 @@ from safda.formats import FORMAT, check_format, is_former, renamed, upgraded_rec
 from safda.io import parse_toml, read_text
 from safda.knobs import Knob, filled, knob, to_plain
 from safda.methods import METHODS
-from safda.presets import CANDIDATES, PRESETS
+from safda.presets import CANDIDATES, PRESETS, Candidate
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class NetworkKnobs:
     )
     features: str = knob(
         "as-is",
-        "what B gets: features as they come, each of length one and then centred over both domains, or standardised",
-        choices=("as-is", "centred", "standardised"),
+        "what B gets: features as they come, each of length one and then centred over both domains, the same of their "
+        "signed square roots, or standardised",
+        choices=("as-is", "centred", "rooted", "standardised"),
     )
     components: int = knob(0, "keep so many principal components of features; 0: all, unturned", low=0, high=65536)
     bottleneck_width: int = knob(1024, "output size of the bottleneck B", low=1, high=65536)
@@ -63,13 +64,14 @@ class NetworkKnobs:
 
 @dataclass(frozen=True)
 class OptimizerKnobs:
-    """What moves the weights; its rate is lr · (1 + decay · t/T)^−power."""
+    """What moves the weights; its rate is lr · (1 + decay · t/T)^−power, where T is decay_steps."""
 
     name: str = knob("sgd", "SGD with Nesterov momentum (the paper), or AdamW", choices=("sgd", "adamw"))
     lr: float = knob(0.004, "initial learning rate", low=0.0, high=10.0, search=(4e-4, 4e-2, "log"))
     momentum: float = knob(0.9, "SGD's Nesterov momentum; AdamW's first β", low=0.0, high=0.999)
     weight_decay: float = knob(5e-4, "weight decay", low=0.0, high=1.0, search=(1e-5, 1e-2, "log"))
-    decay: float = knob(20.0, "learning rate decay over the run (0.0002 a step at T = 100,000)", low=0.0, high=1e4)
+    decay: float = knob(20.0, "learning rate decay over T steps (0.0002 a step at T = 100,000)", low=0.0, high=1e4)
+    decay_steps: int = knob(0, "T of the decay; 0: the run's own steps", low=0, high=10**9)
     power: float = knob(0.75, "exponent of the decay", low=0.0, high=4.0)
     backbone_factor: float = knob(0.1, "the backbone's share of the learning rate", low=0.0, high=1.0)
 
@@ -113,6 +115,7 @@ class Recipe:
 
     methods: tuple[str, ...] = ("mdd", "saf")
     steps: int = knob(5000, "training steps T", low=1, high=10**9)
+    ramp_steps: int = knob(0, "T of the methods' ramps and shares of T; 0: the run's own steps", low=0, high=10**9)
     batch: int = knob(32, "samples of each domain in a step, over all processes", low=1, high=10**6)
     seed: int = knob(0, "decides every random draw of the run", low=0, high=2**32 - 1)
     precision: str = knob("no", "mixed precision", choices=("no", "bf16", "fp16"))
@@ -136,31 +139,35 @@ class Recipe:
     @property
     def all_steps(self) -> int:
         """Steps of all stages."""
-        candidates = [self.candidate(changes).steps for changes in self.candidates().values()]
+        candidates = [self.candidate(each.changes).steps for each in self.candidates().values()]
         heads = sum(candidates) or self.steps
         return heads + self.fine_tune.steps if self.fine_tune.enabled else heads
 
-    def candidates(self) -> dict[str, dict[str, Any]]:
-        """Return the recipes that a choice is made of: name → what it changes in this one; none where none is made.
+    def candidates(self) -> dict[str, Candidate]:
+        """Return the recipes that a choice is made of, by name; none where none is made.
 
         A knob that is not as the default has it holds for all of them: somebody has turned it.
 
-        >>> recipe = preset("default").override({"network.norm": "joint", "choice.candidates": 3})
+        >>> recipe = preset("default").override({"network.norm": "joint", "choice.candidates": 4})
         >>> list(recipe.candidates())
-        ['free', 'held', 'as-is']
-        >>> "network.norm" in recipe.candidates()["as-is"]
+        ['mdd', 'saf', 'saf-held', 'mdd-joint']
+        >>> "network.norm" in recipe.candidates()["mdd-joint"].changes
         False
         """
         if not self.choice.candidates:
             return {}
         usual = {path: value for path, _, value in walk(preset("default"))}
         turned = {path for path, _, value in walk(self) if usual.get(path, value) != value}
-        found: dict[str, dict[str, Any]] = {}
-        for name, changes in list(CANDIDATES.items())[: self.choice.candidates]:
-            own = {path: value for path, value in changes.items() if path not in turned}
-            if own not in found.values():
+        found: dict[str, Candidate] = {}
+        for name, each in list(CANDIDATES.items())[: self.choice.candidates]:
+            own = each._replace(changes={path: value for path, value in each.changes.items() if path not in turned})
+            if own.changes not in [other.changes for other in found.values()]:
                 found[name] = own
         return found
+
+    def single(self) -> Recipe:
+        """Return this very recipe, with no choice among others."""
+        return replace(self, choice=ChoiceKnobs())
 
     def candidate(self, changes: Mapping[str, Any]) -> Recipe:
         """Return one of the recipes that a choice is made of, by what it changes in this one."""
@@ -227,7 +234,7 @@ class Recipe:
         methods = _method_names(values["methods"], where) if "methods" in values else self.methods
         recipe = replace(self, methods=methods)
         if "methods" in values:  # whoever names methods wants these, and no choice
-            recipe = replace(recipe, choice=ChoiceKnobs())
+            recipe = recipe.single()
         own = {f.name for f in fields(self)} - {"methods", "of_methods"}
         sections = dict(recipe.of_methods)
         for key, value in values.items():
@@ -269,7 +276,7 @@ class Recipe:
         if number is not None:
             check_format(number, where)
         if is_former(values) if number is None else number < FORMAT:
-            values = upgraded_recipe(values, where)
+            values = {"choice": {"candidates": 0}, **upgraded_recipe(values, where)}  # there was none then
         start = values.pop("preset", None)
         return (Recipe() if start is None else preset(str(start)))._filled(values, where)
 

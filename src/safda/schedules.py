@@ -1,4 +1,4 @@
-"""Every ramp and decay, as pure functions of the training's progress t/T in [0, 1]."""
+"""Every ramp and decay, as pure functions of the progress t/T: in [0, 1] where T is the run's own length."""
 
 from __future__ import annotations
 

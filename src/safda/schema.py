@@ -68,6 +68,7 @@ RUN_DATA = {
     "classes": NAMES,
     "transform?": _TRANSFORM,
     "backbone?": {"name": str, "weights": str},
+    "target_labels?": {str: str},
 }
 #: ``state.json`` of a checkpoint; the scaler is torch's, of a run in fp16.
 STATE = {
@@ -92,11 +93,29 @@ SUMMARY = {
     "source_only": (NONE, _OUTCOME),
     "agreement": (NONE, {"share": float, "kappa": float}),
     "words": str,
+    "estimate?": (NONE, {"accuracy": float, "low": float, "high": float, "level": float, "method": str}),
+    "observations?": dict,
+    "diagnosis?": [{"title": str, "evidence": str, "advice": str, "severity": str}],
+    "theory?": (NONE, {str: {"before": (NONE, float), "after": float, "what": str}}),
 }
 #: ``choice.json`` of a run folder.
 CHOICE = {"chosen": str, "evidence": {str: {str: float}}, "changes": dict}
 #: ``estimator.json`` of a saved SAFClassifier.
 ESTIMATOR = {"classes": [(bool, float, str)], "dtype": NUMPY_TYPE, "feature_names": (NONE, [str])}
+#: What stands beside the graph of an exported model.
+EXPORTED = {
+    "safda": {"format": POSITIVE, "version": str},
+    "classes": NAMES,
+    "input": {"shape": SHAPE, "type": Kind("uint8 or float32", lambda value: value in ("uint8", "float32"))},
+    "transform?": {
+        "side": POSITIVE,
+        "crop": Kind("a number from 0.01 to 1", lambda value: type(value) in (int, float) and 0.01 <= value <= 1),
+        "interpolation": Kind("bilinear or bicubic", lambda value: value in ("bilinear", "bicubic")),
+        "squash": bool,
+        "scale": float,
+    },
+    "temperature": Kind("a number above 0", lambda value: type(value) in (int, float) and 0 < value < 1e9),
+}
 #: ``lab.json`` of a benchmark in a lab.
 LAB = {"benchmark": dict, "settings": dict, "domains": {str: {"path": str, "digest": str}}, "seeds": POSITIVE}
 #: ``result.json`` of a lab's cell.
@@ -116,10 +135,12 @@ _ROW = {
     "average?": float,
 }
 #: A benchmark's TOML file.
-BENCHMARK = {
+BENCHMARK: dict[str, Any] = {
     "title?": str,
     "preset?": str,
     "change?": dict,
+    "variant?": str,
+    "variants?": {str: {"title?": str, "preset?": str, "change?": dict}},
     "domains?": {str: str},
     "tasks?": [str],
     "metric?": str,

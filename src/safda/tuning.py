@@ -9,14 +9,15 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from safda.api import completed
+from safda.classifier import Adapted, Predictions
 from safda.data import AnyDomain, mixed_seed
 from safda.errors import SafdaError
-from safda.evaluation.scores import SCORES, Outputs
+from safda.evaluation.scores import SCORES, Missing, Outputs
 from safda.io import disk_errors, write_text
 from safda.lock import InUse, locked
 from safda.recipe import Recipe, walk
@@ -164,7 +165,7 @@ class _Search:
         try:
             value = self._value(trial.number, recipe)
         except SafdaError as error:
-            if isinstance(error, InUse) or isinstance(error.__cause__, OSError):  # no fault of the knobs
+            if isinstance(error, (InUse, Missing)) or isinstance(error.__cause__, OSError):  # no fault of the knobs
                 raise
             trial.set_user_attr(_ERROR, str(error))
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -175,13 +176,22 @@ class _Search:
 
     def _value(self, number: int, recipe: Recipe) -> float:
         """Train as a trial suggests, in a folder that no other knobs and no other study can have, and score it."""
-        content = json.dumps([self.key, recipe.to_dict()], sort_keys=True)
-        name = f"{number:04d}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-        adapted = completed(self.folder / "trials" / name, self.source, self.target, recipe, cpu=self.cpu)
-        value = SCORES[self.score](Outputs.of(adapted, self.source, adapted.predict(self.target)))
+        adapted = self._trained(number, recipe)
+
+        def by_another() -> list[Predictions]:
+            another = replace(recipe, seed=(recipe.seed + 1) % 2**32)
+            return [self._trained(number, another).predict(self.target)]
+
+        outputs = Outputs.of(adapted, self.source, adapted.predict(self.target), self.target, by_another)
+        value = SCORES[self.score](outputs)
         if not math.isfinite(value):
             raise SafdaError(f"the score {self.score} is {value}")
         return value
+
+    def _trained(self, number: int, recipe: Recipe) -> Adapted:
+        content = json.dumps([self.key, recipe.to_dict()], sort_keys=True)
+        name = f"{number:04d}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+        return completed(self.folder / "trials" / name, self.source, self.target, recipe, cpu=self.cpu)
 
 
 def suggest(trial: optuna.Trial, recipe: Recipe) -> Recipe:

@@ -147,6 +147,25 @@ def evaluation_table(result: Mapping[str, Any]) -> Table:
     return table
 
 
+def survey_table(result: Mapping[str, Any]) -> Table:
+    """Return what a few labels tell of a run as a table."""
+    table = Table(
+        title=f"{result['labels']} labels of {result['samples']} samples", title_justify="left", show_edge=False
+    )
+    for heading in ("", "estimate", "90% interval", "95% interval"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    rows = {"accuracy": "accuracy", "source_only": "source only", "difference": "adapting gained"}
+    for key, label in rows.items():
+        if key in result:
+            shown = "{:+.1%}" if key == "difference" else "{:.1%}"
+            intervals = (result[key][f"interval_{level}"] for level in (90, 95))
+            cells = (f"{shown.format(low)} to {shown.format(high)}" for low, high in intervals)
+            table.add_row(label, shown.format(result[key]["value"]), *cells)
+    if result["label_free"]:
+        table.add_row("accuracy, estimated without labels", f"{result['label_free']['accuracy']:.1%}", "", "")
+    return table
+
+
 def predictions_table(ids: Sequence[str], ranked: Sequence[Sequence[tuple[str, float]]]) -> Table:
     """Return predictions as a table: each sample's classes below each other, the most probable first."""
     table = Table(show_edge=False)
@@ -235,7 +254,7 @@ def summary_table(summary: Mapping[str, Any], most: int = 12) -> Table:
     both = [summary["adapted"], *([before] if before else [])]
     line("mean confidence", *(f"{each['confidence']:.2f}" for each in both))
     for name in summary["adapted"]["scores"]:
-        line(f"score: {name}", *(f"{each['scores'][name]:.2f}" for each in both))
+        line(f"score: {name}", *(f"{each['scores'][name]:.2f}" if name in each["scores"] else "" for each in both))
     if before:
         line("the same answer", f"{summary['agreement']['share']:.0%}")
     line("classes never predicted", str(len(summary["never_predicted"])))
@@ -251,3 +270,9 @@ def summary_table(summary: Mapping[str, Any], most: int = 12) -> Table:
     if len(shares) > most:
         line(f"… and {len(shares) - most} more classes")
     return table
+
+
+def finding_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return what a person must know of a run's diagnosis, a line each: all but mere notes."""
+    findings = [each for each in summary.get("diagnosis") or () if each["severity"] != "note"]
+    return [f"{each['severity']}: {each['title']} ({each['evidence']}); {each['advice']}" for each in findings]

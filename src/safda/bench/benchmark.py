@@ -17,6 +17,12 @@ The paper's tables are TOML files in ``tables/``; a user's own is a file of the 
     [rows.theirs]                               # nothing to run: published only
     title = "Theirs"
     published = [81.2, 64.0]
+
+    [variants.paper]                            # another recipe, to try rows in
+    title = "as the paper has it"
+    preset = "paper-frozen"
+
+    [rows."mine@paper"]                         # the row above, in that recipe
 """
 
 from __future__ import annotations
@@ -35,8 +41,23 @@ from safda.recipe import Recipe, load_recipe
 from safda.schema import BENCHMARK, check
 
 _METRICS = ("accuracy", "mean_class_accuracy")
-_KEYS = ("title", "preset", "change", "domains", "tasks", "metric", "per_class", "figure", "rows")
-_ROW_KEYS = ("title", "change", "tasks", "published", "spread", "average")
+_ROW: dict[str, Any] = BENCHMARK["rows?"][str]
+_VARIANT: dict[str, Any] = BENCHMARK["variants?"][str]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A recipe that rows change: the benchmark's own, or another to try some of them in.
+
+    Attributes:
+        title: what tables and claims call it.
+        preset: a preset or recipe file.
+        change: knobs by their path, for all rows in it.
+    """
+
+    title: str
+    preset: str
+    change: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,8 +65,9 @@ class Row:
     """One method.
 
     Attributes:
-        name: what ``--rows`` calls it.
+        name: what ``--rows`` calls it; ``NAME@VARIANT`` is row NAME in a variant.
         title: what a table calls it.
+        variant: the recipe that it changes; "" is the benchmark's own.
         change: knobs by their path; None for a row that is published only.
         tasks: the tasks it is run on.
         published: task → published accuracy in percent.
@@ -55,6 +77,7 @@ class Row:
 
     name: str
     title: str
+    variant: str
     change: Mapping[str, Any] | None
     tasks: tuple[str, ...]
     published: Mapping[str, float]
@@ -69,8 +92,7 @@ class Benchmark:
     Attributes:
         name: what the command line calls it.
         title: the table's caption.
-        preset: a preset or recipe file.
-        change: knobs by their path, for all rows.
+        variants: name → recipe that rows change; under "" the benchmark's own.
         domains: a domain's short name → its path under the data folder, or an embedded domain's name.
         tasks: the columns, each ``source→target`` in short names.
         metric: the field of an evaluation that counts.
@@ -82,8 +104,7 @@ class Benchmark:
 
     name: str
     title: str
-    preset: str
-    change: Mapping[str, Any]
+    variants: Mapping[str, Variant]
     domains: Mapping[str, str]
     tasks: tuple[str, ...]
     metric: str
@@ -107,12 +128,14 @@ class Benchmark:
     def recipe(self, row: Row, settings: Mapping[str, Any], seed: int) -> Recipe:
         """Return the recipe of one run: preset, the benchmark's changes, the settings, the row's changes, the seed.
 
-        A preset among the settings stands in place of the benchmark's own with all its changes.
+        A preset among the settings stands in place of the benchmark's own with all its changes; rows of a variant keep
+        theirs. A row is a single recipe, unless it says that it is a choice among several.
         """
-        settings = dict(settings)
-        own = "preset" not in settings
-        recipe = load_recipe(self.preset if own else settings.pop("preset"))
-        recipe = recipe.override(self.change if own else {}, f"{self.name}: change")
+        settings, variant = dict(settings), self.variants[row.variant]
+        asked = settings.pop("preset", None)
+        if asked is not None and not row.variant:
+            variant = Variant(variant.title, asked, {})
+        recipe = load_recipe(variant.preset).single().override(variant.change, f"{self.name}: change")
         recipe = recipe.override(settings, f"{self.name}: settings")
         return recipe.override({**(row.change or {}), "seed": seed}, f"{self.name}: rows.{row.name}.change")
 
@@ -135,14 +158,15 @@ def load_benchmark(name_or_path: str | Path) -> Benchmark:
 def from_dict(name: str, values: Mapping[str, Any]) -> Benchmark:
     """Make a benchmark of plain values, every one of them checked."""
     where = f"benchmark {name}"
-    _check_keys(values, _KEYS, where)
+    _check_keys(values, BENCHMARK, where)
     check(values, BENCHMARK, where)
     for key in ("domains", "tasks", "rows"):
         if not values.get(key):
             raise SafdaError(f"{where}: {key!r} is missing or empty")
     domains: dict[str, str] = values["domains"]
     tasks = tuple(_parse_task(task, domains, where) for task in values["tasks"])
-    rows = {row: _parse_row(row, about, tasks, domains, where) for row, about in values["rows"].items()}
+    variants = _parse_variants(values, where)
+    rows = {row: _parse_row(row, values["rows"], variants, tasks, domains, where) for row in values["rows"]}
     metric = values.get("metric", "accuracy")
     if metric not in _METRICS:
         raise SafdaError(f"{where}: metric = {metric!r} is unknown{nearest(str(metric), _METRICS)}")
@@ -152,8 +176,7 @@ def from_dict(name: str, values: Mapping[str, Any]) -> Benchmark:
     return Benchmark(
         name=name,
         title=values.get("title", name),
-        preset=values.get("preset", "default"),
-        change=values.get("change", {}),
+        variants=variants,
         domains=domains,
         tasks=tasks,
         metric=metric,
@@ -166,18 +189,29 @@ def from_dict(name: str, values: Mapping[str, Any]) -> Benchmark:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something the paper says: in every pair, the first row is better than the second."""
+    """Something the paper says: in every pair, the first row is better than the second.
+
+    Attributes:
+        text: what it says.
+        better: pairs of rows.
+        every_task: whether it says so of every task, and not of their mean.
+        tried: what was tried to make it hold, for a reader who is told that it does not.
+    """
 
     text: str
     better: tuple[tuple[str, str], ...]
     every_task: bool
+    tried: str
 
 
 @cache
 def claims() -> tuple[Claim, ...]:
     """Return the paper's claims."""
     listed = parse_toml(_resource("claims.toml").read_text(encoding="utf-8"), "claims")["claims"]
-    return tuple(Claim(c["text"], tuple(map(tuple, c["better"])), c.get("every_task", False)) for c in listed)
+    return tuple(
+        Claim(each["text"], tuple(map(tuple, each["better"])), each.get("every_task", False), each["tried"])
+        for each in listed
+    )
 
 
 @cache
@@ -189,29 +223,51 @@ def _resource(*parts: str) -> Any:
     return resources.files("safda.bench").joinpath(*parts)
 
 
-def _parse_row(name: str, about: Any, tasks: tuple[str, ...], domains: Mapping[str, str], where: str) -> Row:
-    if not isinstance(about, Mapping):
-        raise SafdaError(f"{where}: rows.{name} must be a table")
-    _check_keys(about, _ROW_KEYS, f"{where}: rows.{name}")
-    known = _methods().get(name, {})
+def _parse_variants(values: Mapping[str, Any], where: str) -> dict[str, Variant]:
+    preset = values.get("preset", "default")
+    variants = {"": Variant(values.get("variant", preset), preset, values.get("change", {}))}
+    for name, about in values.get("variants", {}).items():
+        _check_keys(about, _VARIANT, f"{where}: variants.{name}")
+        variants[name] = Variant(about.get("title", name), about.get("preset", preset), about.get("change", {}))
+    return variants
+
+
+def _parse_row(
+    name: str,
+    rows: Mapping[str, Any],
+    variants: Mapping[str, Variant],
+    tasks: tuple[str, ...],
+    domains: Mapping[str, str],
+    where: str,
+) -> Row:
+    base, _, variant = name.partition("@")
+    if variant not in variants:
+        raise SafdaError(f"{where}: rows.{name}: no variant {variant!r}{nearest(variant, filter(None, variants))}")
+    known = {"title": base, **_methods().get(base, {}), **rows.get(base, {})}
+    if variant:
+        known["title"] += f", {variants[variant].title}"
+    own = rows[name]
+    _check_keys(own, _ROW, f"{where}: rows.{name}")
     numbers = {}
     for key in ("published", "spread"):
-        listed = about.get(key, [math.nan] * len(tasks))
+        listed = own.get(key, [math.nan] * len(tasks))
         if not isinstance(listed, list) or len(listed) != len(tasks):
             raise SafdaError(f"{where}: rows.{name}.{key} must be a list of {len(tasks)} numbers, one a task")
         numbers[key] = {task: float(x) for task, x in zip(tasks, listed, strict=True) if not math.isnan(x)}
-    own = tuple(_parse_task(task, domains, where) for task in about.get("tasks", tasks))
-    for task in own:
+    about = {**known, **own}
+    chosen = tuple(_parse_task(task, domains, where) for task in about.get("tasks", tasks))
+    for task in chosen:
         if task not in tasks:
             raise SafdaError(f"{where}: rows.{name}.tasks: {task!r} is not a task of the benchmark")
     return Row(
         name=name,
-        title=about.get("title", known.get("title", name)),
-        change=about.get("change", known.get("change")),
-        tasks=own,
+        title=about["title"],
+        variant=variant,
+        change=about.get("change"),
+        tasks=chosen,
         published=numbers["published"],
         spread=numbers["spread"],
-        average=about.get("average"),
+        average=own.get("average"),
     )
 
 
@@ -226,7 +282,8 @@ def _parse_task(text: Any, domains: Mapping[str, str], where: str) -> str:
     return "→".join(ends)
 
 
-def _check_keys(values: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+def _check_keys(values: Mapping[str, Any], form: Mapping[str, Any], where: str) -> None:
+    known = [key.removesuffix("?") for key in form]
     for key in values:
         if key not in known:
             raise SafdaError(f"{where}: unknown key {key!r}{nearest(key, known)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from safda import text
@@ -75,11 +75,11 @@ def _single_runs(results: Results, pick: Callable[[str, str], float | None]) -> 
 # -------------------------------------------------------------------------------------------------- Markdown
 
 
-def report(results: Results, settings: Mapping[str, object], oracle: bool) -> str:
+def report(results: Results, oracle: bool) -> str:
     """Write the whole page: the table, how far it is from the paper, the label-free choice, and if asked the oracle."""
     counts = {len(results.of_cell(row, task)) for row in results.rows for task in results.benchmark.rows[row].tasks}
     runs = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts, default=0)}"
-    chosen = text.markdown(", ".join(f"{key} = {value}" for key, value in settings.items()))
+    chosen = text.markdown(", ".join(f"{key} = {value}" for key, value in results.settings.items()))
     parts = [
         f"# {text.markdown(results.benchmark.title)}",
         f"Benchmark {text.markdown(results.benchmark.name)}{f', {chosen}' if chosen else ''}; "

@@ -73,10 +73,11 @@ class Results:
     Attributes:
         benchmark: what is being filled in.
         runs: the finished runs.
+        settings: ``preset`` and knobs by their path, in which they depart from the benchmark's own.
     """
 
-    def __init__(self, benchmark: Benchmark, runs: Sequence[Run]) -> None:
-        self.benchmark, self.runs = benchmark, tuple(runs)
+    def __init__(self, benchmark: Benchmark, runs: Sequence[Run], settings: Mapping[str, Any] | None = None) -> None:
+        self.benchmark, self.runs, self.settings = benchmark, tuple(runs), settings or {}
         self._by_cell: dict[tuple[str, str], dict[int, Run]] = {}
         for run in runs:
             self._by_cell.setdefault((run.row, run.task), {})[run.seed] = run
@@ -100,7 +101,7 @@ class Results:
                         result["calibration_error"],
                     )
                 )
-        return cls(lab.benchmark, runs)
+        return cls(lab.benchmark, runs, lab.settings)
 
     @property
     def rows(self) -> list[str]:

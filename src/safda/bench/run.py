@@ -20,9 +20,12 @@ from safda.bench.view import GridView
 from safda.classifier import Adapted
 from safda.data import load_domain
 from safda.io import write_table, write_text
-from safda.report.figures import adaptation_figure
+from safda.report.paper import write_domain_figure
+from safda.report.projection import Points, project_embedding
 from safda.text import printable
 from safda.view import plain
+
+_MOST_POINTS = 1500  # of each domain in a figure: t-SNE of so many takes some ten seconds
 
 
 def bench(
@@ -80,12 +83,12 @@ def write_tables(lab: Lab, oracle: bool = False) -> None:
     columns = tidy(results)
     write_table(lab.tables / "results.csv", columns)
     write_table(lab.tables / "differences.csv", differences(results))
-    write_text(lab.tables / "table.md", render.report(results, lab.settings, oracle))
+    write_text(lab.tables / "table.md", render.report(results, oracle))
     write_text(lab.tables / "table.tex", render.latex(results))
     if find_spec("pyarrow"):  # an extra
         write_table(lab.tables / "results.parquet", columns)
     if lab.benchmark.figure:
-        _draw_figures(lab)
+        _draw_figure(lab)
 
 
 def judge_claims(folder: Path) -> str:
@@ -95,14 +98,17 @@ def judge_claims(folder: Path) -> str:
     return text
 
 
-def _draw_figures(lab: Lab) -> None:
-    """Draw the two rows of the figure side by side, task by task, where both have finished with the first seed."""
+def _draw_figure(lab: Lab) -> None:
+    """Draw both domains as the rows of the figure see them, a line for each task that both have finished at seed 0."""
+    rows = lab.benchmark.figure
     first = {(cell.row, cell.task): cell for cell in lab.cells(seeds=1) if lab.store.result(cell)}
-    for task in lab.benchmark.tasks:
-        pair = [first.get((row, task)) for row in lab.benchmark.figure]
-        before, after = (Adapted.load(lab.store.path(cell)) if cell else None for cell in pair)
-        if before and after:
-            source, target = (load_domain(lab.domains[end].path) for end in task.split("→"))
-            titles = [lab.benchmark.rows[row].title for row in lab.benchmark.figure]
-            path = lab.tables / f"{task.replace('→', '-to-')}.png"
-            adaptation_figure(before, after, source, target, path, (titles[0], titles[1]))
+    done = [task for task in lab.benchmark.tasks if all((row, task) in first for row in rows)]
+    if done:
+        panels = [[_panel(lab, first[row, task]) for row in rows] for task in done]
+        write_domain_figure(panels, lab.tables / "figure.png")
+
+
+def _panel(lab: Lab, cell: Cell) -> tuple[str, Points, Points]:
+    source, target = load_domain(cell.source), load_domain(cell.target)
+    points = project_embedding(Adapted.load(lab.store.path(cell)), source, target, _MOST_POINTS)
+    return f"{lab.benchmark.rows[cell.row].title}: {cell.task}", *points

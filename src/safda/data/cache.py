@@ -24,10 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safda.data.domain import Domain, ImageFiles
+from safda.data.ahead import read_ahead
+from safda.data.array_files import Segment
+from safda.data.domain import Domain
+from safda.data.files import ImageFiles
 from safda.data.images import TransformedImages
-from safda.data.loader import ProgressCallback, read_ahead
-from safda.data.memmap import MemmapRows, Segment
+from safda.data.loader import ProgressCallback
+from safda.data.memmap import MemmapRows
 from safda.data.settings import cache_dir, cached_folders, num_workers, writable_cache
 from safda.errors import SafdaError, SafdaWarning
 

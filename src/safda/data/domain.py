@@ -7,11 +7,8 @@ batches, an :class:`ImageDomain` does not. :func:`safda.extraction.for_network` 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -19,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from safda.data.files import ImageFiles
 from safda.errors import SafdaError
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Uniform numbers that each sample of a training batch may use: ten tries at a crop, and a flip.
 UNIFORMS_PER_SAMPLE = 41
-#: Pixels of a huge picture: it takes as much memory as all others that are decoded at a time.
-HUGE = 2**26
 
 
 class StoredSamples(Protocol):
@@ -60,40 +56,6 @@ class LazyInputs(StoredSamples, Protocol):
 
 
 @dataclass(frozen=True)
-class ImageFiles:
-    """Picture files, of which no batch can be made before a network says in what size.
-
-    Attributes:
-        paths: where they are.
-        digests: of each file's content.
-        sizes: width and height of each, upright.
-        traits: what was odd about each and is put right in reading.
-    """
-
-    paths: tuple[Path, ...]
-    digests: tuple[str, ...]
-    sizes: tuple[tuple[int, int], ...]
-    traits: tuple[tuple[str, ...], ...]
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def take(self, rows: Tensor) -> ImageFiles:
-        """Return these pictures alone."""
-        numbers = rows.tolist()
-        return ImageFiles(
-            tuple(self.paths[row] for row in numbers),
-            tuple(self.digests[row] for row in numbers),
-            tuple(self.sizes[row] for row in numbers),
-            tuple(self.traits[row] for row in numbers),
-        )
-
-    def fingerprint(self) -> str:
-        """Return a digest of all contents, in order."""
-        return hashlib.sha256("".join(self.digests).encode()).hexdigest()[:32]
-
-
-@dataclass(frozen=True)
 class _Samples:
     """What both kinds of domain have; :class:`Domain` says what it is."""
 
@@ -103,6 +65,7 @@ class _Samples:
     classes: tuple[str, ...] = ()
     ids: tuple[str, ...] | None = None
     skipped: tuple[tuple[str, str], ...] = ()
+    known_labels: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -115,13 +78,13 @@ class _Samples:
     def take(self, rows: Tensor) -> Self:
         """Return a domain of these samples alone; what stays on disk is not read for it."""
         inputs = self.inputs[rows] if isinstance(self.inputs, Tensor) else self.inputs.take(rows)
-        labels = None if self.labels is None else self.labels[rows]
+        labels, known = (None if each is None else each[rows] for each in (self.labels, self.known_labels))
         ids = None if self.ids is None else tuple(self.ids[row] for row in rows.tolist())
-        return replace(self, inputs=inputs, labels=labels, ids=ids)
+        return replace(self, inputs=inputs, labels=labels, ids=ids, known_labels=known)
 
     def unlabelled(self) -> Self:
         """Drop the labels: what a training target goes through at the door."""
-        return replace(self, labels=None, classes=())
+        return replace(self, labels=None, classes=(), known_labels=None)
 
     def labelled(self, purpose: str) -> tuple[Tensor, tuple[str, ...]]:
         """Return labels and class names, or say that there are none."""
@@ -152,6 +115,8 @@ class Domain(_Samples):
         classes: the classes' names; empty for an unlabelled domain.
         ids: a name for each sample; its row number where nothing better is known.
         skipped: what could not be used: (id, why).
+        known_labels: of a training target, the classes of those few samples that a user has labelled for it, −1 of all
+            others; None if there are none, as usual. Only :func:`safda.data.labels.with_known_labels` sets it.
     """
 
     inputs: Tensor | LazyInputs
@@ -176,26 +141,6 @@ class ImageDomain(_Samples):
 
 #: What a user may name: only some of it comes in batches as it is.
 AnyDomain: TypeAlias = Domain | ImageDomain
-
-
-def unique_ids(names: Sequence[str]) -> tuple[str, ...]:
-    """Return a name for each sample that no other has: one that is there again gets a number.
-
-    >>> unique_ids(["a", "b", "a"])
-    ('a', 'b', 'a (2)')
-    """
-    taken, seen = set(names), set[str]()
-    numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(2))
-
-    def unique(name: str) -> str:
-        if name not in seen:
-            seen.add(name)
-            return name
-        another = next(each for k in numbers[name] if (each := f"{name} ({k})") not in taken)
-        taken.add(another)
-        return another
-
-    return tuple(map(unique, names))
 
 
 def _bytes(values: Tensor) -> Any:

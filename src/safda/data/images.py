@@ -9,16 +9,11 @@ normalises a whole batch in one go.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import itertools
 import math
 import os
-import threading
 import warnings
 import zlib
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -27,64 +22,17 @@ from typing import IO, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
 from torch import Tensor
 
-from safda.data.domain import HUGE, ImageFiles
-from safda.errors import SafdaError, first_line
+from safda.data import pixels
+from safda.data.files import ImageFiles
+from safda.data.pixels import Pixels, Transform
+from safda.errors import SafdaError
 from safda.nn.vision import guard_torchvision
 
-Image.init()
-# Memory of 32 MB or more goes back to the system when it is freed; of smaller blocks, each thread would keep its share.
-Image.core.set_block_size(2**26)  # type: ignore[attr-defined]
-_WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "DIB", "TGA", "ICO", "QOI")
-#: What is read, as far as this build of Pillow can. Formats that would start another program, such as EPS, stay out.
-FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
 _CROP_ATTEMPTS = 10
-_STRIP = 2**20  # pixels of a transparent picture that are laid on white together
-_MAX_ASPECT_RATIO = 4  # the long side at most this many times the short one asked for: a strip must not fill the memory
 
-warnings.filterwarnings("ignore", module=r"PIL\.")  # what is wrong with a file is told in one place, by inspection
 warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to a decoded picture
-
-
-@dataclass(frozen=True)
-class Transform:
-    """How a picture becomes an input, as the backbone was trained.
-
-    Attributes:
-        side: width and height of an input.
-        crop: its share of the picture's short side, once that is resized.
-        interpolation: how it is resized: bilinear or bicubic.
-        squash: whether its sides are resized alike, whatever their ratio.
-        scale: the least share of its area in a training crop.
-    """
-
-    side: int
-    crop: float = 0.875
-    interpolation: str = "bilinear"
-    squash: bool = False
-    scale: float = 0.08
-
-    @property
-    def short_side(self) -> int:
-        """The short side after the first stage: 256 for 224, with the usual crop."""
-        return math.floor(self.side / self.crop)
-
-    @property
-    def key(self) -> str:
-        """A name for files of what it makes, which training crops are not."""
-        return f"{self.side}-{self.short_side}-{self.interpolation}{'-squash' if self.squash else ''}"
-
-    def resized_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return width and height of a picture after the first stage."""
-        short, (least, most) = self.short_side, sorted(size)
-        if self.squash:
-            return short, short
-        other = int(short * most / least)
-        if other > _MAX_ASPECT_RATIO * short:
-            short, other = max(1, int(short * _MAX_ASPECT_RATIO * short / other)), _MAX_ASPECT_RATIO * short
-        return (short, other) if size[0] <= size[1] else (other, short)
 
 
 @dataclass(frozen=True)
@@ -132,12 +80,10 @@ class TransformedImages:
         batch = np.empty((len(rows), side, side, 3), dtype=np.uint8)
         for i, row in enumerate(rows.tolist()):
             image = self._decoded(row)
-            crop = (
-                _center_crop(image, side)
-                if uniforms is None
-                else _random_resized_crop(image, self.transform, uniforms[i])
-            )
-            batch[i] = crop.permute(1, 2, 0).numpy()
+            if uniforms is None:
+                batch[i] = pixels.center_crop(image.permute(1, 2, 0).numpy(), side)
+            else:
+                batch[i] = _random_resized_crop(image, self.transform, uniforms[i]).permute(1, 2, 0).numpy()
         return torch.from_numpy(batch).permute(0, 3, 1, 2)  # channels last in memory: the faster way through a CNN
 
     @cached_property
@@ -152,73 +98,22 @@ class TransformedImages:
         kept = store.get(row) if store else None
         if kept is not None:
             return kept
-        path = self.files.paths[row]
-        try:
-            content = path.read_bytes()
-            if content_digest(content) != self.files.digests[row]:  # its features would be kept as another picture's
-                raise SafdaError(f"{path}: has changed since it was first opened; start again")
-            image = decode(io.BytesIO(content), self.transform)
-        except SafdaError:
-            raise
-        except Exception as error:  # decoders raise whatever the damage makes them stumble over
-            raise SafdaError(f"{path}: could be read before and cannot now ({first_line(error)})") from None
+        image = self.files.decoded(row, lambda file: decode(file, self.transform))
         if store:
             store.put(row, image)
         return image
 
 
 def decode(file: Path | IO[bytes], transform: Transform) -> Tensor:
-    """Read one picture: upright, RGB, 8 bits, resized as asked; 3×h×w, channels last in memory.
-
-    A JPEG is decoded at a half, a quarter or an eighth of its size where that is still large enough. A huge picture of
-    another format is averaged over blocks of pixels first, down to twice the size or more.
-    """
-    with Image.open(file, formats=FORMATS) as image:
-        size = image.size
-        image.draft("RGB", (transform.short_side, transform.short_side))
-        with decoding(image):
-            width, height = transform.resized_size(upright_size(size, image))
-            picture = to_rgb(image)
-            if image.width * image.height > HUGE:
-                picture = picture.reduce(max(1, min(picture.size) // (2 * transform.short_side)))
-            pixels = torch.from_numpy(np.asarray(picture)).permute(2, 0, 1)
-            return resize(pixels, height, width, transform.interpolation)
+    """Read one picture: upright, RGB, 8 bits, resized as asked; 3×h×w, channels last in memory."""
+    return torch.from_numpy(pixels.decode(file, transform, _resized)).permute(2, 0, 1)
 
 
-class PixelBudget:
-    """So many pixels may be decoded at once, by all threads together; a picture of more waits until it is alone.
-
-    Args:
-        pixels: how many.
-    """
-
-    def __init__(self, pixels: int) -> None:
-        self._total = self._left = pixels
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def take(self, pixels: int) -> Iterator[None]:
-        """Wait until there is room for a picture, and hold it."""
-        taken = min(pixels, self._total)
-        with self._changed:
-            self._changed.wait_for(lambda: taken <= self._left)
-            self._left -= taken
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._left += taken
-                self._changed.notify_all()
-
-
-_PIXELS = PixelBudget(HUGE)  # of all readers of this process; each pixel takes some 12 bytes
-
-
-@contextmanager
-def decoding(image: Any) -> Iterator[None]:
-    """Wait until there is room for a picture's pixels; when done with them, let them go."""
-    with _PIXELS.take(image.width * image.height), closing(image):
-        yield
+def _resized(image: Pixels, height: int, width: int, interpolation: str) -> Pixels:
+    """Resize as :func:`safda.data.pixels.resized` does, and faster."""
+    smaller = resize(torch.from_numpy(image).permute(2, 0, 1), height, width, interpolation)
+    array: Pixels = smaller.permute(1, 2, 0).numpy()
+    return array
 
 
 def resize(image: Tensor, height: int, width: int, interpolation: str) -> Tensor:
@@ -240,60 +135,7 @@ def _torchvision() -> Any:
     return functional
 
 
-def upright_size(size: tuple[int, int], image: Any) -> tuple[int, int]:
-    """Return a picture's width and height once EXIF's rotation is undone."""
-    width, height = size
-    return (height, width) if orientation(image) in (5, 6, 7, 8) else (width, height)
-
-
-def orientation(image: Any) -> int:
-    """Return EXIF's orientation, 2 to 8; 1 is upright. To find it in a PNG, all of it is decoded."""
-    value = image.getexif().get(0x0112, 1)
-    return value if value in range(2, 9) else 1
-
-
-def to_rgb(image: Any) -> Any:
-    """Turn a picture of any mode into upright RGB: the first frame, on white where it is transparent."""
-    if orientation(image) != 1:
-        image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I") or image.mode == "F":
-        image = Image.fromarray(_to_uint8(np.asarray(image)))
-    if image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info:
-        return _on_white(image)
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _on_white(image: Any) -> Any:
-    """Lay a picture on white, some rows at a time: at once it would take four times its memory."""
-    whole = Image.new("RGB", image.size)
-    rows = max(1, _STRIP // image.width)
-    for top in range(0, image.height, rows):
-        strip = image.crop((0, top, image.width, min(top + rows, image.height))).convert("RGBA")
-        white = Image.new("RGBA", strip.size, "white")
-        whole.paste(Image.alpha_composite(white, strip).convert("RGB"), (0, top))
-    return whole
-
-
-def _to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Bring deeper pixels to 8 bits: whole numbers are 16 bits deep, fractions reach from 0 to 1."""
-    if values.dtype.kind == "f":
-        values = np.nan_to_num(values, posinf=0, neginf=0) * (255 if np.nanmax(values) <= 1 else 1)
-    elif values.dtype.itemsize == 2 or values.max() > 255:
-        values = values / 257
-    return np.clip(np.round(values), 0, 255).astype(np.uint8)
-
-
-def content_digest(content: bytes) -> str:
-    """Return what a file's content is known by."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
 # ---------------------------------------------------------------------------------------------- cutting inputs
-
-
-def _center_crop(image: Tensor, side: int) -> Tensor:
-    crop: Tensor = _torchvision().center_crop(image, [side, side])
-    return crop
 
 
 def _random_resized_crop(image: Tensor, transform: Transform, uniforms: NDArray[np.float64]) -> Tensor:

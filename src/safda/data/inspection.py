@@ -16,15 +16,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image, UnidentifiedImageError
 
-from safda.data.images import FORMATS, content_digest, decoding, orientation, to_rgb, upright_size
-from safda.data.loader import ProgressCallback
+from safda.data.pixels import FORMATS, content_digest, decoding, orientation, to_rgb, upright_size
 from safda.data.settings import cached_folders, num_workers, writable_cache
 from safda.errors import SafdaWarning, first_line
 from safda.io import write_bytes
+
+if TYPE_CHECKING:
+    from safda.data.loader import ProgressCallback
 
 NOT_AN_IMAGE = "not a picture"
 _VERSION = 2  # of what inspection says; another makes it forget

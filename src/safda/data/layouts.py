@@ -24,7 +24,6 @@ All but the last are layouts, registered by name; another package adds its own b
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 import unicodedata
@@ -34,13 +33,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from safda.data.arrays import ARRAYS
-from safda.data.domain import unique_ids
+from safda.data.array_files import ARRAYS, unique_ids
 from safda.errors import SafdaError, first_line, nearest, reading
+from safda.io import read_csv
 from safda.registry import Registry
 
 _PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image")
 _LABEL_COLUMNS = ("label", "class", "category", "target")
+_COLUMNS = "a manifest has columns 'path' and 'label'"
 _VISDA_LIST = "image_list.txt"
 
 
@@ -279,7 +279,7 @@ class Manifest(Layout):
 
     def find(self, path: Path) -> Listing:
         """List the files of all rows."""
-        columns = _parquet_columns(path) if path.suffix == ".parquet" else _csv_columns(path)
+        columns = _parquet_columns(path) if path.suffix == ".parquet" else read_csv(path, _COLUMNS)
         of_paths = next((name for name in _PATH_COLUMNS if name in columns), None)
         if of_paths is None:
             raise SafdaError(f"{path}: has no column 'path'{nearest('path', columns)}")
@@ -320,17 +320,6 @@ def _read_text(path: Path) -> str:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SafdaError(f"{path}: is not a text file in UTF-8; a list has 'path label' on each line") from None
-
-
-def _csv_columns(path: Path) -> dict[str, list[Any]]:
-    with reading(path, ".csv file"):
-        rows = list(csv.reader(io.StringIO(_read_text(path), newline="")))
-    if not any(rows):
-        raise SafdaError(f"{path}: is empty; a manifest has columns 'path' and 'label'")
-    for number, row in enumerate(rows, 1):
-        if row and len(row) != len(rows[0]):
-            raise SafdaError(f"{path}: line {number} has {len(row)} columns, the first has {len(rows[0])}")
-    return {name.strip(): [row[i] for row in rows[1:] if row] for i, name in enumerate(rows[0])}
 
 
 def _parquet_columns(path: Path) -> dict[str, list[Any]]:

@@ -1,21 +1,15 @@
-"""Batches, read ahead: while a step computes, threads read and decode what the next ones need.
-
-Threads suffice: reading, decoding and resizing all let go of Python's lock.
-"""
+"""Batches of domains, read ahead: of training, a function of the step, and of evaluation, in order."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from safda.data.ahead import read_ahead
 from safda.data.domain import UNIFORMS_PER_SAMPLE, Domain
 from safda.data.sampler import Sampler, mixed_seed
 from safda.data.settings import num_workers
@@ -26,32 +20,6 @@ _CROP_SEED = 0xC209  # keeps the seeds of crops apart from those of epochs and s
 
 #: Called with (done, total) as work goes on.
 ProgressCallback = Callable[[int, int], None]
-
-Request = TypeVar("Request")
-Result = TypeVar("Result")
-
-
-def read_ahead(
-    read: Callable[[Request], Result], requests: Iterable[Request], threads: int
-) -> Generator[Result, None, None]:
-    """Yield ``read`` of every request, in order, some of them read before their turn has come; 0 threads: none.
-
-    >>> list(read_ahead(abs, [-1, -2, -3], threads=2))
-    [1, 2, 3]
-    """
-    if not threads:
-        yield from map(read, requests)
-        return
-    remaining = iter(requests)
-    with ThreadPoolExecutor(threads, "safda-reader") as pool:
-        try:
-            pending: deque[Future[Result]] = deque(pool.submit(read, each) for each in islice(remaining, threads + 1))
-            while pending:
-                result = pending.popleft().result()
-                pending.extend(pool.submit(read, each) for each in islice(remaining, 1))
-                yield result
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def training_batches(

@@ -1,45 +1,18 @@
-"""Rows of numbers that stay on disk: memory-mapped, and let go again once a batch has been copied out."""
+"""Rows of numbers that stay on disk, as the inputs of a domain."""
 
 from __future__ import annotations
 
 import hashlib
-import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from safda.data.array_files import Segment
+
 _CHUNK = 4096  # rows read together where all of them pass by
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One file of rows, all of one width, after a header of ``offset`` bytes."""
-
-    path: Path
-    offset: int
-    dtype: np.dtype[Any]
-    width: int
-
-    @cached_property
-    def _map(self) -> mmap.mmap:
-        with self.path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Copy these rows out."""
-        count = (len(self._map) - self.offset) // (self.width * self.dtype.itemsize)
-        values = np.frombuffer(self._map, self.dtype, count * self.width, self.offset).reshape(count, self.width)
-        copied = values[numbers].astype(np.float32, copy=False)
-        # Pages once read would count as this process's memory until the whole file did.
-        self._map.madvise(mmap.MADV_DONTNEED)
-        return copied
 
 
 class MemmapRows:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from safda.data.domain import HUGE, AnyDomain, Domain, ImageDomain
-from safda.data.probe import length_probe
+from safda.data.domain import AnyDomain, Domain, ImageDomain
+from safda.data.pixels import HUGE
+from safda.data.probe import length_probe, loses_by_length
 from safda.data.statistics import RowStatistics, row_statistics
 from safda.errors import nearest
 
@@ -24,7 +25,6 @@ _EXAMPLES = 3
 _LENGTH_FACTOR = 3.0  # healthy pairs stay within 1.6; other units, or a scaler that one domain went without, do not
 _COLUMN_FACTOR = 10.0  # of one column between the domains: adaptation is there for less than that
 _COLUMNS_APART = 0.5  # share of such columns: a forgotten scaler moves most, while MNIST to USPS has a quarter
-_LENGTH_LOSS = 0.1  # of a probe's accuracy, by rows of length one: healthy sources lose 0.02 at most
 _IDLE_COLUMNS = 0.05  # share of columns that one domain alone lacks: MNIST's empty border is half of that
 
 
@@ -335,12 +335,12 @@ def _class_warnings(source: DomainReport, target: DomainReport, batch: int) -> l
 def _length_warnings(source: Domain) -> list[str]:
     """Warn where the classes show in what rows of length one have lost."""
     found = length_probe(source)
-    if found is None or found[0] - found[1] < _LENGTH_LOSS:
+    if found is None or not loses_by_length(found):
         return []
     return [
         f"{source.name}: the lengths of rows tell classes apart: a linear probe is right of {found[0]:.0%} of held-out "
-        f"samples with them, and of {found[1]:.0%} with rows of length one, as the default makes them; "
-        "add --network.features standardised"
+        f"samples with them, and of {found[1]:.0%} with rows of length one, as a single recipe of the default makes "
+        "them; a choice among candidates looks for a scaling that keeps them; --network.features standardised does"
     ]
 
 

@@ -19,6 +19,7 @@ from safda.data.sampler import evenly_spaced_rows
 _MOST_SAMPLES, _FEWEST_SAMPLES = 2000, 40
 _COMPONENTS = 64
 _HELD_OUT = 0.3
+_LENGTH_LOSS = 0.1  # of a probe's accuracy, by rows of length one: healthy sources lose 0.02 at most
 
 
 def length_probe(source: Domain) -> tuple[float, float] | None:
@@ -38,6 +39,11 @@ def length_probe(source: Domain) -> tuple[float, float] | None:
         return None
     values = source.batch(rows).numpy().astype(np.float64)
     return _held_out_accuracy(values, labels), _held_out_accuracy(normalize(values), labels)
+
+
+def loses_by_length(accuracies: tuple[float, float]) -> bool:
+    """Return whether a probe's accuracies, from :func:`length_probe`, say so."""
+    return accuracies[0] - accuracies[1] >= _LENGTH_LOSS
 
 
 def _held_out_accuracy(values: NDArray[np.float64], labels: NDArray[np.int64]) -> float:

@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_LABELLED_SHARE = 4  # one in so many rows of a batch
+_LABELLED_DRAWS = 2  # keeps these epochs apart from those of source (0) and target (1)
+
 
 class Sampler(Protocol):
     """Who chooses a step's samples of one domain."""
@@ -47,6 +50,36 @@ class EpochSampler:
             newest = {epoch - 1: self._epochs[epoch - 1]} if epoch - 1 in self._epochs else {}
             self._epochs = {**newest, epoch: torch.randperm(self.samples, generator=generator)}
         return self._epochs[epoch]
+
+
+class LabelledSampler:
+    """Another sampler's batches, in which up to a quarter of the rows give way to samples whose labels are known.
+
+    So each of these few is seen often, however large the domain. They are spread evenly over a batch: every process
+    gets its share.
+
+    Args:
+        default: whose batches these are.
+        labelled: row numbers of the samples whose labels are known.
+        batch: samples in a step.
+        seed: decides every draw.
+
+    >>> sampler = LabelledSampler(EpochSampler(100, 8, 0, 1), torch.tensor([3, 5, 7]), batch=8, seed=0)
+    >>> sorted(torch.cat([sampler.rows(step)[::4] for step in range(3)]).tolist())    # two epochs of three
+    [3, 3, 5, 5, 7, 7]
+    """
+
+    def __init__(self, default: Sampler, labelled: Tensor, batch: int, seed: int) -> None:
+        count = min(len(labelled), max(1, batch // _LABELLED_SHARE))
+        self._default, self._labelled = default, labelled
+        self._places = torch.arange(count) * batch // count
+        self._turns = EpochSampler(len(labelled), count, seed, _LABELLED_DRAWS)
+
+    def rows(self, step: int) -> Tensor:
+        """Return the row numbers of one step's batch."""
+        rows = self._default.rows(step).clone()
+        rows[self._places] = self._labelled[self._turns.rows(step)]
+        return rows
 
 
 def mixed_seed(*parts: int) -> int:

@@ -1,8 +1,10 @@
 """Which of several adapted classifiers to take, where the target has no labels, and whether to adapt at all.
 
-A good one is sure of its answers, uses all classes, and has not left what the source taught: a classifier can be sure,
-even and wrong, but then it seldom agrees with one that only learned the source. docs/default.md has what the rule below
-is worth on the data sets at hand, beside others.
+Labels that spread over the graph from the source's true ones into the target know nothing of any classifier: a good one
+often says the same (``source_labels``). It gives near samples the same answer, and not all samples the same one
+(``neighbours``); it is sure of its answers and uses all classes (``information``); and it has not left what the source
+taught (``agreement``, with a classifier that only learned the source). docs/default.md has what each is worth on the
+data sets at hand.
 """
 
 from __future__ import annotations
@@ -11,13 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
 from safda.classifier import Predictions
 from safda.evaluation.scores import Outputs, information
+from safda.methods.propagation import LabelPropagation
 
 SOURCE_ONLY = "source-only"  #: what a choice calls the classifier that did not adapt
-REFINED = "refined"  #: the one that begins with what all others say
 
-_AGREEMENT = 0.25  # what agreement with source only counts, beside information
+# How sure a classifier is depends on its recipe, and source only agrees with itself: neither may count for much.
+_COUNTS = {"source_labels": 1.0, "neighbours": 0.5, "information": 0.25, "agreement": 0.25}
+_CLEARLY = 0.02  # by so much must a score be above source only's
+_ALPHA = 0.9  # how far the source's labels spread
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,8 @@ class Choice:
 
     Attributes:
         name: which one.
-        evidence: name → what was looked at: ``information``, ``agreement`` with source only, and the ``score`` of both.
+        evidence: name → what was looked at: ``source_labels``, ``neighbours``, ``information``, ``agreement``, and the
+            ``score`` of all four, half of it that of the one whose answers it began with.
     """
 
     name: str
@@ -37,22 +47,73 @@ class Choice:
         return {"chosen": self.name, "evidence": self.evidence}
 
 
-def choose(predictions: Mapping[str, Predictions]) -> Choice:
+def choose(
+    predictions: Mapping[str, Predictions],
+    graph: LabelPropagation | None,
+    begun_with: Mapping[str, str] | None = None,
+) -> Choice:
     """Choose among classifiers by what they say of the target; :data:`SOURCE_ONLY` must be one of them.
 
-    >>> import numpy as np
+    It is taken unless the score of another is clearly higher. One that learned pseudo-labels has made its neighbours
+    agree, right or wrong: half of its score is that of the one whose answers they were.
+
+    Args:
+        predictions: what each says of the same samples.
+        graph: of the source and these samples; without one, what needs it counts nothing.
+        begun_with: name → the one, before it, whose answers its pseudo-labels began with; source only's count nothing.
+
     >>> sure = 9 * np.eye(3)[[0, 1, 2, 0, 1, 2]]
     >>> both = {SOURCE_ONLY: Predictions((), (), sure / 9, sure), "adapted": Predictions((), (), sure, sure)}
-    >>> choose(both).name
+    >>> choose(both, None).name
     'adapted'
     """
-    before = predictions[SOURCE_ONLY].logits.argmax(1)
-    evidence = {}
+    answers = {name: each.logits.argmax(1) for name, each in predictions.items()}
+    spread = None if graph is None else graph.source_labels(_ALPHA).argmax(1).numpy()
+    evidence: dict[str, dict[str, float]] = {}
+    alone: dict[str, float] = {}
     for name, each in predictions.items():
+        one_hot = np.eye(each.logits.shape[1])[answers[name]]
         seen = {
+            "source_labels": 0.0 if spread is None else float((answers[name] == spread).mean()),
+            "neighbours": 0.0 if graph is None else neighbour_information(one_hot, graph.affinity),
             "information": information(Outputs(each)),
-            "agreement": float((each.logits.argmax(1) == before).mean()),
+            "agreement": float((answers[name] == answers[SOURCE_ONLY]).mean()),
         }
-        seen["score"] = seen["information"] + _AGREEMENT * seen["agreement"]
+        alone[name] = sum(_COUNTS[what] * value for what, value in seen.items())
+        first = (begun_with or {}).get(name, SOURCE_ONLY)
+        seen["score"] = (alone[name] + alone[name if first == SOURCE_ONLY else first]) / 2
         evidence[name] = {what: round(value, 6) for what, value in seen.items()}
-    return Choice(max(evidence, key=lambda name: evidence[name]["score"]), evidence)
+    best = max(evidence, key=lambda name: evidence[name]["score"])
+    clear = evidence[best]["score"] > evidence[SOURCE_ONLY]["score"] + _CLEARLY
+    return Choice(best if clear else SOURCE_ONLY, evidence)
+
+
+def neighbour_information(probabilities: NDArray[Any], affinity: csr_array) -> float:
+    """Return what a sample's neighbours tell of its own answer, as a share of what there is to tell.
+
+    That is the mutual information of a sample's class, drawn by its probabilities, and a neighbour's, drawn likewise,
+    over the entropy of classes: 1 when near samples always get the same sure answer, 0 when they tell nothing of each
+    other, or when all answers are the same.
+
+    >>> two_pairs = csr_array(np.array([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]))
+    >>> neighbour_information(np.eye(2)[[0, 0, 1, 1]], two_pairs)
+    1.0
+    >>> neighbour_information(np.full((4, 2), 0.5), two_pairs)
+    0.0
+    """
+    own = probabilities.astype(np.float64)
+    near = affinity @ own
+    known = near.sum(1) > 0  # a sample may have no neighbour
+    if not known.any():
+        return 0.0
+    near = near[known] / near[known].sum(1, keepdims=True)
+    joint = own[known].T @ near / known.sum()
+    mine, theirs = joint.sum(1), joint.sum(0)
+    entropy = -float(np.sum(mine * np.log(np.maximum(mine, _TINY))))
+    chance = np.outer(mine, theirs)
+    mutual = float(np.sum(joint * np.log(np.maximum(joint, _TINY) / np.maximum(chance, _TINY))))
+    return max(0.0, mutual / entropy) if entropy > _LEAST_ENTROPY else 0.0
+
+
+_TINY = 1e-30
+_LEAST_ENTROPY = 1e-6  # in nats: with less, all answers are the same class

@@ -20,6 +20,7 @@ from safda.classifier import Adapted, Predictions
 from safda.data import Domain
 from safda.data.sampler import evenly_spaced_rows
 from safda.evaluation.choice import SOURCE_ONLY
+from safda.evaluation.label_shift import class_shares
 from safda.evaluation.scores import Outputs, scores
 from safda.methods.propagation import nearest_samples
 
@@ -32,49 +33,53 @@ _DOUBTFUL_KAPPA, _BAD_KAPPA = 0.6, 0.3
 _DOUBTFUL_STRUCTURE, _MIN_STRUCTURE = 0.5, 0.05
 _MIN_SAMPLES = 20  # with fewer, nothing can be said of neighbours
 _MAX_SAMPLES = 4096  # so many are enough to see whether near ones are alike
+_COSTS = ("outputs", "source", "pass", "fit", "graph")  # of scores: what a run can afford at its end
 _MAX_NEVER_PREDICTED = 0.25  # share of the classes: if more are, something is wrong
 _MIN_PER_CLASS = 5  # samples for each class: with fewer, some are missing by chance
 
 
 def summarise(
-    predictions: Predictions,
-    before: Predictions | None,
+    predictions: Predictions | Outputs,
+    before: Predictions | Outputs | None,
     source_labels: Tensor,
     structure: Mapping[str, float] | None = None,
     choice: Mapping[str, Any] | None = None,
+    estimate: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Summarise predictions without labels: shares of the classes, confidence, agreement, scores, a verdict.
 
     Args:
-        predictions: what the adapted classifier says of the target.
+        predictions: what the adapted classifier says of the target; as outputs, with all that more scores look at.
         before: what a classifier says of it that only learned the source; None if there is none.
         source_labels: class numbers of the source.
         structure: how alike near samples look to that classifier, from :func:`neighbour_structure`.
         choice: which of several classifiers this is, from :func:`safda.evaluation.choice.choose`.
+        estimate: of its accuracy, from :func:`safda.evaluation.estimate.estimate_accuracy`.
 
     Returns:
         plain values, as ``summary.json`` has them; ``verdict`` is one of trust, doubt and do not trust, and ``words``
         says why.
     """
-    count = len(predictions.classes)
+    after, earlier = _outputs(predictions), None if before is None else _outputs(before)
+    names, answers = after.target.classes, after.target_answers.numpy()
     shares = {
-        "source": _class_shares(source_labels.numpy(), count),
-        "predicted": _class_shares(_predicted_labels(predictions), count),
+        "source": class_shares(source_labels.numpy(), len(names)),
+        "predicted": class_shares(answers, len(names)),
     }
-    if before is not None:
-        shares["source_only"] = _class_shares(_predicted_labels(before), count)
+    if earlier is not None:
+        shares["source_only"] = class_shares(earlier.target_answers.numpy(), len(names))
     summary: dict[str, Any] = {
-        "samples": len(predictions.ids),
+        "samples": len(answers),
         "classes": {
-            name: {what: round(float(each[k]), 4) for what, each in shares.items()}
-            for k, name in enumerate(predictions.classes)
+            name: {what: round(float(each[k]), 4) for what, each in shares.items()} for k, name in enumerate(names)
         },
-        "never_predicted": [name for k, name in enumerate(predictions.classes) if not shares["predicted"][k]],
-        "adapted": _confidence_and_scores(predictions),
-        "source_only": None if before is None else _confidence_and_scores(before),
-        "agreement": None if before is None else _agreement(_predicted_labels(before), _predicted_labels(predictions)),
+        "never_predicted": [name for k, name in enumerate(names) if not shares["predicted"][k]],
+        "adapted": _confidence_and_scores(after),
+        "source_only": earlier and _confidence_and_scores(earlier),
+        "agreement": earlier and _agreement(earlier.target_answers.numpy(), answers),
         "structure": structure,
         "choice": choice,
+        "estimate": estimate,
     }
     return {**summary, **judge(summary)}
 
@@ -91,14 +96,14 @@ def _predicted_labels(predictions: Predictions) -> NDArray[np.int64]:
     return numbers
 
 
-def _class_shares(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
-    return np.bincount(labels, minlength=classes) / len(labels)
+def _outputs(given: Predictions | Outputs) -> Outputs:
+    return given if isinstance(given, Outputs) else Outputs(given)
 
 
-def _confidence_and_scores(predictions: Predictions) -> dict[str, Any]:
+def _confidence_and_scores(outputs: Outputs) -> dict[str, Any]:
     return {
-        "confidence": float(predictions.confidence.mean()),
-        "scores": scores(Outputs(predictions)),
+        "confidence": float(outputs.target.confidence.mean()),
+        "scores": scores(outputs, _COSTS),
     }
 
 
@@ -137,9 +142,9 @@ def _neighbour_kappa(source_only: Adapted, some: Domain) -> float:
 def _concerns(summary: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return what looks wrong: reasons not to trust the predictions, and reasons to doubt them."""
     serious, slight = [], []
-    name, shares = max(summary["classes"].items(), key=lambda item: item[1]["predicted"])
-    share, usual = shares["predicted"], shares["source"]
-    if share > (1 + usual) / 2:  # more than half of the way from its share in the source to all there is
+    swallowing = swallowing_class(summary)
+    if swallowing:
+        name, share, usual = swallowing
         serious.append(f"one class, {name}, takes {share:.0%} of the target (of the source {usual:.0%})")
     never, known = len(summary["never_predicted"]), len(summary["classes"])
     if never > _MAX_NEVER_PREDICTED * known and summary["samples"] >= _MIN_PER_CLASS * known:
@@ -147,18 +152,32 @@ def _concerns(summary: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     if summary["samples"] < _MIN_SAMPLES:
         slight.append(f"{summary['samples']} samples are too few to tell")
     if _is_source_only(summary):
-        slight.append("nothing speaks clearly for adapting, so these are the answers of source only")
+        slight.append("nothing speaks clearly for adapting, so source only was taken")
     agreement, structure = summary["agreement"], summary["structure"]
     if agreement is None:
         slight.append("there is no source-only classifier to compare with, since the whole network was trained")
     elif agreement["kappa"] < _DOUBTFUL_KAPPA:
         telling = f"it agrees with source only on {agreement['share']:.0%} of the samples"
         (serious if agreement["kappa"] < _BAD_KAPPA else slight).append(telling)
-    if structure and structure["neighbours"] < structure["shuffled"] + _MIN_STRUCTURE:
+    if classes_do_not_show(structure):
         serious.append("to a source-only classifier, samples near each other look no more alike than in noise")
     elif structure and structure["neighbours"] < _DOUBTFUL_STRUCTURE:
         slight.append("to a source-only classifier, samples near each other often look different")
     return serious, slight
+
+
+def swallowing_class(summary: Mapping[str, Any]) -> tuple[str, float, float] | None:
+    """Return the class that takes too much of the target, with its share of that and of the source, if one does."""
+    name, shares = max(summary["classes"].items(), key=lambda item: item[1]["predicted"])
+    share, usual = shares["predicted"], shares["source"]
+    if share > (1 + usual) / 2:  # more than half of the way from its share in the source to all there is
+        return name, share, usual
+    return None
+
+
+def classes_do_not_show(structure: Mapping[str, float] | None) -> bool:
+    """Return whether samples near each other look no more alike than in noise, from :func:`neighbour_structure`."""
+    return structure is not None and structure["neighbours"] < structure["shuffled"] + _MIN_STRUCTURE
 
 
 def _is_source_only(summary: Mapping[str, Any]) -> bool:
@@ -178,6 +197,9 @@ def _explain(summary: Mapping[str, Any], serious: list[str], slight: list[str]) 
         parts.append(f"confidence {way} from {earlier:.2f} to {after:.2f}")
     else:
         parts.append(f"mean confidence is {after:.2f}")
+    if summary.get("estimate") and not serious:
+        likely, low, high = (f"{summary['estimate'][name]:.0%}" for name in ("accuracy", "low", "high"))
+        parts.append(f"about {likely} of its answers are likely to be right ({low} to {high})")
     if serious:
         parts.append(f"{' and '.join([*serious, *slight])}: do not trust this run")
     elif slight:

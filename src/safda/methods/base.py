@@ -101,7 +101,8 @@ class Batch:
         projected: B's linear layer of φ, before its norm.
         embedding: B(φ).
         logits: C(B(φ)).
-        progress: t/T.
+        progress: t/T, where T is the recipe's ``ramp_steps``, or the run's own length.
+        target_labels: the target rows' classes where a user has given them, −1 elsewhere; None without any, as usual.
     """
 
     net: Network
@@ -114,6 +115,7 @@ class Batch:
     embedding: Tensor
     logits: Tensor
     progress: float
+    target_labels: Tensor | None = None
     metrics: dict[str, Tensor] = field(default_factory=dict)
     kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 

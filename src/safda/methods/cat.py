@@ -44,8 +44,8 @@ class CAT(Method):
         weight: float = knob(1.0, "final weight of all three losses", low=0.0, high=100.0, search=(0.01, 1.0, "log"))
         margin: float = knob(30.0, "m, beyond which other classes need not be", low=0.0, high=1e6)
         average: float = knob(0.6, "α, the past's part in what the teacher says", low=0.0, high=0.999)
-        start: float = knob(0.125, "share of the run after which it begins", low=0.0, high=1.0)
-        rise: float = knob(0.25, "share of the run in which it comes to its final weight", low=0.001, high=1.0)
+        start: float = knob(0.125, "share of T after which it begins", low=0.0, high=1.0)
+        rise: float = knob(0.25, "share of T in which it comes to its final weight", low=0.001, high=1.0)
 
         def at(self, progress: float) -> float:
             """Return the weight at progress t/T."""

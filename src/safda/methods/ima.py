@@ -129,9 +129,10 @@ def _generator(*parts: int) -> torch.Generator:
 
 @torch.no_grad()
 def _predicted(net: Network, target: Domain) -> Tensor:
-    """Return the class that C∘B, as it would answer in use, gives to each sample."""
+    """Return the class that C∘B, as it would answer in use, gives to each sample, or that a user has given."""
     training, device = net.training, next(net.parameters()).device
     net.eval()
     labels = [net.encode(inputs.to(device)).logits.argmax(1).cpu() for inputs in evaluation_batches(target)]
     net.train(training)
-    return torch.cat(labels)
+    found, known = torch.cat(labels), target.known_labels
+    return found if known is None else torch.where(known >= 0, known, found)

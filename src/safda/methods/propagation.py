@@ -23,7 +23,7 @@ from safda.data import Domain
 from safda.data.loader import ProgressCallback, evaluation_batches, feature_batches
 from safda.data.sampler import evenly_spaced_rows
 from safda.knobs import knob
-from safda.nn.heads import unit_moments
+from safda.nn.heads import moments, signed_root, standard_scale
 
 _MOST_CANDIDATES = 16384  # neighbours are sought among so many, evenly over a domain: the search stays linear
 _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 3, 100
@@ -31,6 +31,15 @@ _FOCUS = 3  # a neighbour counts by its similarity to this power
 _ONE_WAY = 0.05  # so much does a neighbour count that is not one the other way round
 _LEAST_VARIANCE = 1e-12  # of a dimension, in features of length one; with less in one domain, it is not compared
 _ITERATIONS = 20  # from neighbour to neighbour; what is further away counts for little
+_MOST_PROBED = 2048  # source samples tell in which features neighbours are to be sought
+_CLEARLY_PURER = 0.03  # by so much must more neighbours be of one class than in plain features
+
+#: Features in which neighbours can be sought, the plain ones first: rows of length one; their signed square roots;
+#: rows whose dimensions all vary alike.
+FEATURES = ("centred", "rooted", "standardised")
+
+
+RowMap = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,11 @@ class PropagationKnobs:
     alpha: float = knob(0.9, "the neighbours' part in a label", low=0.0, high=1.0)
     cross_domain: float = knob(
         0.05, "affinity of a neighbour in the other domain, beside one in the same; 0: none", low=0.0, high=1.0
+    )
+    features: str = knob(
+        "auto",
+        "in which neighbours are sought; auto: those in which most neighbours in the source are of one class",
+        choices=("auto", *FEATURES),
     )
 
 
@@ -73,9 +87,14 @@ class LabelPropagation:
     ) -> None:
         self._made_of = ref(source), ref(target), knobs
         labels, classes = source.labelled("label propagation")
-        rows, affinity = target_affinity(source, target, knobs.neighbours / len(classes), knobs.cross_domain, progress)
+        ways = alignments(source, target, knobs.features)
+        share = knobs.neighbours / len(classes)
+        rows, affinity = target_affinity(source, target, ways, share, knobs.cross_domain, progress)
         self.affinity = affinity[:, len(rows) :]
         self.from_source = affinity[:, : len(rows)] @ F.one_hot(labels[rows], len(classes)).float().numpy()
+        known = torch.full((len(target),), -1) if target.known_labels is None else target.known_labels
+        self._known_rows = (known >= 0).nonzero().squeeze(1).numpy()
+        self._known = F.one_hot(known[self._known_rows], len(classes)).float().numpy()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out of a copy what it was made of: that holds for this process alone."""
@@ -88,7 +107,9 @@ class LabelPropagation:
         return same and replace(its_knobs, alpha=knobs.alpha) == knobs
 
     def propagate(self, predictions: Tensor, alpha: float) -> Tensor:
-        """Make labels of predictions by label spreading (Zhou et al., 2004): Y = (1 − α)·P + α·L·Y, the source's fixed.
+        """Make labels of predictions by label spreading (Zhou et al., 2004): Y = (1 − α)·P + α·L·Y.
+
+        Labels that are known stay as they are: the source's, and those of target samples that a user has given.
 
         Args:
             predictions: probabilities of every target sample; zeros where none is known.
@@ -98,11 +119,17 @@ class LabelPropagation:
             labels whose rows sum to one; a row stays all zeros as long as nothing is known of any that reaches it.
         """
         fixed = (1 - alpha) * predictions.numpy() + alpha * self.from_source
-        labels = fixed
+        labels = fixed.copy()
+        labels[self._known_rows] = self._known
         for _ in range(_ITERATIONS):
             labels = fixed + alpha * (self.affinity @ labels)
+            labels[self._known_rows] = self._known
         total = labels.sum(1, keepdims=True)
         return torch.from_numpy(labels / np.maximum(total, np.finfo(total.dtype).tiny))
+
+    def source_labels(self, alpha: float) -> Tensor:
+        """Let the source's true labels alone spread into the target: what nobody's predictions have a part in."""
+        return self.propagate(torch.zeros(self.from_source.shape), alpha)
 
 
 _graphs: WeakSet[LabelPropagation] = WeakSet()  # those that somebody still uses
@@ -121,12 +148,18 @@ def propagation_graph(
 
 
 def target_affinity(
-    source: Domain, target: Domain, neighbours: float, cross_domain: float, progress: ProgressCallback | None = None
+    source: Domain,
+    target: Domain,
+    ways: tuple[RowMap, RowMap],
+    neighbours: float,
+    cross_domain: float,
+    progress: ProgressCallback | None = None,
 ) -> tuple[Tensor, csr_array]:
     """Find the normalised affinity of the target's samples with all others: by the cosine of aligned features.
 
     Args:
         source, target: domains of features.
+        ways: how each domain's are aligned, from :func:`alignments`.
         neighbours: how many each sample has in a domain, as a share of its size.
         cross_domain: what an edge between the domains counts, beside one within.
         progress: called with (done, total) as the search goes on.
@@ -135,7 +168,7 @@ def target_affinity(
         the source's rows that take part, and the target's rows of L = D^−½·S·D^−½: a column for each of those, then one
         for each target sample. S has the weights of edges, and D its rows' sums.
     """
-    align_source, align_target = _alignments(source, target)
+    align_source, align_target = ways
     rows = evenly_spaced_rows(len(source), _MOST_CANDIDATES)
     there = _NeighbourSearch(Domain(source.name, source.batch(rows)), align_source, neighbours)
     here = _NeighbourSearch(target, align_target, neighbours)
@@ -153,39 +186,85 @@ def target_affinity(
     return rows, _normalised(affinity.tocsr())[len(rows) :]
 
 
-def nearest_samples(domain: Domain) -> csr_array:
+def nearest_samples(domain: Domain, features: str = "centred") -> csr_array:
     """Find the few nearest ones of each sample of a small domain: by the cosine, once its mean is taken away."""
-    mean = unit_moments(evaluation_batches(domain))[0].float()
+    unit = _of_length_one(domain, features)
+    mean = _moments(domain, unit)[0].float()
 
     def centred(batch: Tensor) -> Tensor:
-        return F.normalize(F.normalize(batch.float()) - mean)
+        return F.normalize(unit(batch.float()) - mean)
 
     search = _NeighbourSearch(domain, centred, neighbours=0)
     return search.nearest(map(centred, evaluation_batches(domain)), exclude_self=True)
 
 
-def _alignments(source: Domain, target: Domain) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+def best_features(source: Domain) -> str:
+    """Return in which of :data:`FEATURES` the nearest neighbours of source samples are most often of their class.
+
+    Plain ones are taken unless others are clearly better.
+
+    >>> lengths = torch.tensor([1.0, 3.0]).repeat(50)[:, None] + torch.rand(100, 2) / 5
+    >>> best_features(Domain("short and long", lengths, torch.arange(100) % 2, ("short", "long")))
+    'standardised'
+    """
+    rows = evenly_spaced_rows(len(source), _MOST_PROBED)
+    labels = source.labelled("a search for neighbours")[0][rows].numpy()
+    some = Domain(source.name, source.batch(rows))
+
+    def purity(features: str) -> float:
+        near = nearest_samples(some, features)
+        return float((labels[near.indices] == labels.repeat(np.diff(near.indptr))).mean())
+
+    plain, *others = ((purity(features), features) for features in FEATURES)
+    best = max(others)
+    return best[1] if best[0] > plain[0] + _CLEARLY_PURER else plain[1]
+
+
+def _of_length_one(domain: Domain, features: str) -> RowMap:
+    """Make a function that gives rows of a domain length one: as they are, or rescaled first."""
+    if features == "rooted":
+        return lambda batch: F.normalize(signed_root(batch))
+    if features == "standardised":
+        mean, variance = moments(feature_batches(domain, "label propagation"))
+        scale = standard_scale(mean, variance)
+        return lambda batch: F.normalize(((batch.double() - mean) * scale).to(batch.dtype))
+    return F.normalize
+
+
+def _moments(domain: Domain, unit: RowMap) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of each dimension of rows of length one."""
+    return moments(unit(batch.double()) for batch in feature_batches(domain, "label propagation"))
+
+
+def alignments(source: Domain, target: Domain, features: str = "centred") -> tuple[RowMap, RowMap]:
     """Make functions that show each domain's features as if nothing had shifted or stretched the whole of it.
 
     Rows of length one lose their domain's mean, and each dimension gets the same deviation in both domains: the
     geometric mean of the two, since how much a dimension varies tells how much it matters.
+
+    Args:
+        source, target: domains of features.
+        features: one of :data:`FEATURES`, or ``"auto"``: the best by :func:`best_features`.
     """
-    (mean, variance), (target_mean, target_variance) = (
-        unit_moments(feature_batches(domain, "label propagation")) for domain in (source, target)
-    )
+    kind = best_features(source) if features == "auto" else features
+    unit_source, unit_target = (_of_length_one(domain, kind) for domain in (source, target))
+    (mean, variance), (target_mean, target_variance) = _moments(source, unit_source), _moments(target, unit_target)
     both_vary = torch.minimum(variance, target_variance) > _LEAST_VARIANCE
 
-    def alignment(mean: Tensor, own: Tensor, other: Tensor) -> Callable[[Tensor], Tensor]:
+    def alignment(unit: RowMap, mean: Tensor, own: Tensor, other: Tensor) -> RowMap:
         mean, stretch = mean.float(), torch.where(both_vary, (other / own) ** 0.25, 0).float()
-        return lambda batch: F.normalize((F.normalize(batch.float()) - mean) * stretch)
+        return lambda batch: F.normalize((unit(batch.float()) - mean) * stretch)
 
-    return alignment(mean, variance, target_variance), alignment(target_mean, target_variance, variance)
+    return (
+        alignment(unit_source, mean, variance, target_variance),
+        alignment(unit_target, target_mean, target_variance, variance),
+    )
 
 
 class _NeighbourSearch:
     """A domain among whose samples neighbours are sought: how many by their share of it."""
 
-    def __init__(self, domain: Domain, align: Callable[[Tensor], Tensor], neighbours: float) -> None:
+    def __init__(self, domain: Domain, align: RowMap, neighbours: float) -> None:
         self.domain, self.align = domain, align
         self.columns = evenly_spaced_rows(len(domain), _MOST_CANDIDATES)
         self.features = align(domain.batch(self.columns))

@@ -49,13 +49,18 @@ class PseudoLabels(Method):
         temperature: float = knob(1.0, "sharpen: raise to the power 1/temperature, and normalise", low=0.01, high=10.0)
         distribution_alignment: float = knob(
             0.0,
-            "divide by a running mean of them to this power, and normalise: 1 makes all classes equally frequent",
+            "divide by a running mean of them to this power, and normalise: 1 makes classes as frequent as the prior",
             low=0.0,
             high=1.0,
         )
+        prior: str = knob(
+            "uniform",
+            "what it makes of class frequencies: all alike, or as in the answers that the run was begun with",
+            choices=("uniform", "initial"),
+        )
         hold: float = knob(
             0.0,
-            "share of the run in which labels that it was begun with are kept, before its own predictions take over",
+            "share of T in which labels that a run was begun with are kept, before its own predictions take over",
             low=0.0,
             high=1.0,
         )
@@ -64,11 +69,13 @@ class PseudoLabels(Method):
     knobs: Knobs
 
     def build(self, net: Network) -> None:
-        """Make room for the running mean."""
+        """Make room for the running mean, and for the prior where it is not uniform."""
         self._graph: LabelPropagation | None = None
         self._warm_started = False
         if self.knobs.distribution_alignment:
             self.register_buffer("prior", torch.full((net.classes,), 1 / net.classes))
+            if self.knobs.prior == "initial":
+                self.register_buffer("initial_prior", torch.full((net.classes,), 1 / net.classes))
 
     def setup(self, net: Network, source: Domain, target: Domain, progress: ProgressCallback | None = None) -> None:
         """Make the graph over which labels propagate, where they do."""
@@ -82,6 +89,8 @@ class PseudoLabels(Method):
         if self._graph:
             self._predictions, self._warm_started = probabilities, True
             self.refresh()
+        if self.knobs.distribution_alignment and self.knobs.prior == "initial":
+            self.get_buffer("initial_prior").copy_(probabilities.mean(0))
 
     def of(self, batch: Batch, with_source: bool = False) -> tuple[Tensor, Tensor]:
         """Return ŷ and the logits they were made of, of the target rows; ``with_source``, of all rows.
@@ -101,7 +110,7 @@ class PseudoLabels(Method):
             self._propagated = self._propagated.to(labels.device)
             propagated = F.pad(self._propagated[rows], (0, 0, len(labels) - len(rows), 0))
             labels = torch.where(propagated.sum(1, keepdim=True) > 0, propagated, labels)
-        return self._transformed(labels), logits
+        return _with_known(self._transformed(labels), batch.target_labels), logits
 
     def _transformed(self, labels: Tensor) -> Tensor:
         if self.knobs.temperature != 1:
@@ -117,7 +126,11 @@ class PseudoLabels(Method):
         prior = self.get_buffer("prior")
         if self.training:
             prior.lerp_(mean_over_processes(labels.mean(0)).to(prior.dtype), _PRIOR_RATE)
-        return _normalised(labels / prior.clamp_min(_LEAST_PRIOR) ** self.knobs.distribution_alignment)
+        strength = self.knobs.distribution_alignment
+        aligned = labels / prior.clamp_min(_LEAST_PRIOR) ** strength
+        if self.knobs.prior == "initial":
+            aligned = aligned * self.get_buffer("initial_prior") ** strength
+        return _normalised(aligned)
 
     def observe(self, seen: Mapping[str, Tensor]) -> None:
         """Remember what the classifier says of the step's samples."""
@@ -141,6 +154,15 @@ class PseudoLabels(Method):
         """Go on from there."""
         if self._graph:
             self._predictions, self._propagated = state["predictions"], state["labels"]
+
+
+def _with_known(labels: Tensor, known: Tensor | None) -> Tensor:
+    """Return pseudo-labels in which those of the last rows that a user has given are what he says."""
+    if known is None:
+        return labels
+    known = F.pad(known, (len(labels) - len(known), 0), value=-1)
+    given = F.one_hot(known.clamp_min(0), labels.shape[1]).to(labels.dtype)
+    return torch.where(known.unsqueeze(1) >= 0, given, labels)
 
 
 def _normalised(labels: Tensor) -> Tensor:

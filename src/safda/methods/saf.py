@@ -77,6 +77,7 @@ class SAF(nn.Module):
         *,
         pseudo_labels: Tensor | None = None,
         candidates: Tensor | None = None,
+        evidence: Tensor | None = None,
         projected: tuple[Tensor, Classify] | None = None,
     ) -> SAFOutput:
         """Mix the features and score the mixes.
@@ -86,6 +87,7 @@ class SAF(nn.Module):
             classify: C∘B, from features to logits.
             pseudo_labels: ŷ of every row; by default C∘B's own probabilities, which pass no gradient back.
             candidates: row numbers of the samples that may be mixed; by default all.
+            evidence: what η is made of, a line for each row; by default the features, as in the paper.
             projected: an affine image of the features, B's linear layer say, and what remains of ``classify`` after
                 it. Mixing commutes with affine maps, so this spares a matrix product and changes nothing.
         """
@@ -94,7 +96,7 @@ class SAF(nn.Module):
         if candidates is None:
             candidates = torch.arange(len(features), device=features.device)
         first, second = self.draw_pairs(candidates)
-        eta = self.eta(features, first, second)
+        eta = self.eta(features if evidence is None else evidence, first, second)
         labels = self.label_scale * mix(eta, pseudo_labels, first, second)  # ỹ = η·ŷ₁ + (1 − η)·ŷ₂
         if len(first) == 0:  # an empty sum: zero, and a zero gradient for every part of M
             return SAFOutput(eta.sum(), eta.squeeze(1), first, second, labels, labels)

@@ -52,7 +52,7 @@ class SAFMethod(Method):
     def losses(self, batch: Batch, phase: Phase) -> dict[str, Tensor]:
         """λ_M·L_M, from what the step has computed already."""
         pseudo_labels, logits = cast(PseudoLabels, batch.methods["pseudo_labels"]).of(batch, self.knobs.feed_source)
-        out = self._mix(batch, pseudo_labels, self.candidates(logits))
+        out = self.mixed(batch, pseudo_labels, logits)
         if len(out.eta):
             batch.log(self, eta_mean=out.eta.mean(), eta_std=out.eta.std(correction=0))
         return {"saf": self.knobs.at(batch.progress) * out.loss}
@@ -65,20 +65,27 @@ class SAFMethod(Method):
         certain = relative_entropy(logits) <= self.knobs.threshold
         return rows[certain if self.knobs.keep == "certain" else ~certain]
 
-    def _mix(self, batch: Batch, pseudo_labels: Tensor, candidates: Tensor) -> SAFOutput:
+    def evidence(self, batch: Batch, pseudo_labels: Tensor, logits: Tensor) -> Tensor | None:
+        """Return what η is made of, for an η of one's own (``benchmarks/eta.py`` has some); None: the features."""
+        return None
+
+    def mixed(self, batch: Batch, pseudo_labels: Tensor, logits: Tensor) -> SAFOutput:
+        """Mix the samples that may be mixed, with these pseudo-labels, where the recipe says."""
         net = batch.net
         fed = slice(None) if self.knobs.feed_source else slice(len(batch.labels), None)
+        given = {
+            "pseudo_labels": pseudo_labels,
+            "candidates": self.candidates(logits),
+            "evidence": self.evidence(batch, pseudo_labels, logits),
+        }
         if self.knobs.mix_at == "bottleneck":
-            out: SAFOutput = self.saf(
-                batch.embedding[fed], net.classifier, pseudo_labels=pseudo_labels, candidates=candidates
-            )
+            out: SAFOutput = self.saf(batch.embedding[fed], net.classifier, **given)
             return out
         out = self.saf(
             batch.features[fed],
             lambda features: net.classifier(net.bottleneck(features)),
-            pseudo_labels=pseudo_labels,
-            candidates=candidates,
             projected=(batch.projected[fed], lambda mixed: net.classifier(net.bottleneck.finish(mixed))),
+            **given,
         )
         return out
 

@@ -72,7 +72,7 @@ class Bottleneck(nn.Module):
         if self.source_norm is not None and 1 < sources < len(projected):
             source = self.source_norm(projected[:sources]) * norm.weight + norm.bias
             return torch.cat([source, self._normalised(projected[sources:], 0)])
-        if len(projected) == 1 and isinstance(norm, nn.BatchNorm1d):
+        if isinstance(norm, nn.BatchNorm1d) and norm.training and len(projected) == 1:
             return F.batch_norm(projected, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
         return cast(Tensor, norm(projected))
 
@@ -92,14 +92,25 @@ def moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     return mean, squares / count - mean.square()
 
 
-def unit_moments(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of each dimension, over features made of length one, in double precision.
+def standard_scale(mean: Tensor, variance: Tensor) -> Tensor:
+    """Return what gives each dimension unit variance; nothing of one that does not vary, which tells nothing.
 
-    >>> mean, variance = unit_moments([torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0], [0.0, 3.0], [4.0, 0.0]])])
-    >>> mean.tolist(), variance.tolist()
-    ([0.5, 0.5], [0.25, 0.25])
+    >>> standard_scale(torch.tensor([1.0, 5.0]), torch.tensor([4.0, 0.0])).tolist()
+    [0.5, 0.0]
     """
-    return moments(F.normalize(batch.double()) for batch in batches)
+    varies = variance > _LEAST_VARIANCE * mean.square()
+    return torch.where(varies, variance.clamp_min(1e-30).rsqrt(), 0)
+
+
+def signed_root(features: Tensor) -> Tensor:
+    """Return square roots that keep their sign: in counts and activations, few large values would outshout the rest.
+
+    Power normalisation: Perronnin et al., ECCV 2010.
+
+    >>> signed_root(torch.tensor([4.0, -9.0])).tolist()
+    [2.0, -3.0]
+    """
+    return features.sign() * features.abs().sqrt()
 
 
 class FeatureScaling(nn.Module):
@@ -110,8 +121,9 @@ class FeatureScaling(nn.Module):
 
     Args:
         inputs: size of a feature.
-        kind: ``"centred"``: each of length one, then centred, and of unit variance on average; ``"standardised"``: each
-            dimension centred and of unit variance; ``"as-is"``: as they come, but centred where they are turned.
+        kind: ``"centred"``: each of length one, then centred, and of unit variance on average; ``"rooted"``: the same
+            of their signed square roots; ``"standardised"``: each dimension centred and of unit variance; ``"as-is"``:
+            as they come, but centred where they are turned.
         components: how many principal components of both domains together to keep; 0: all, unturned.
     """
 
@@ -130,17 +142,18 @@ class FeatureScaling(nn.Module):
         """Take mean and scale from all features of both domains, and the principal components from some of them."""
         mean, variance = moments(self._of_length(batch.double()) for batch in batches)
         self.mean.copy_(mean)
-        if self.kind == "centred":
+        if self.kind in ("centred", "rooted"):
             self.scale.fill_((len(mean) / variance.sum().clamp_min(1e-12)).sqrt())
-        elif self.kind == "standardised":  # a dimension that does not vary tells nothing
-            varies = variance > _LEAST_VARIANCE * mean.square()
-            self.scale.copy_(torch.where(varies, variance.clamp_min(1e-30).rsqrt(), 0))
+        elif self.kind == "standardised":
+            self.scale.copy_(standard_scale(mean, variance))
         if self.components:
             directions = principal_directions(self._scaled(some.to(self.mean)).cpu(), self.components)
             self.get_buffer("directions").copy_(directions)
 
     def _of_length(self, features: Tensor) -> Tensor:
-        return F.normalize(features) if self.kind == "centred" else features
+        if self.kind == "rooted":
+            features = signed_root(features)
+        return F.normalize(features) if self.kind in ("centred", "rooted") else features
 
     def _scaled(self, features: Tensor) -> Tensor:
         return (self._of_length(features) - self.mean) * self.scale

@@ -21,14 +21,7 @@ from safda.turns import borrowed_generator
 _MAX_POINTS = 400  # samples of each domain in a t-SNE
 
 
-def adaptation_figure(
-    before: Adapted,
-    after: Adapted,
-    source: AnyDomain,
-    target: AnyDomain,
-    path: Path,
-    titles: tuple[str, str] = ("before: source only", "after: adapted"),
-) -> None:
+def adaptation_figure(before: Adapted, after: Adapted, source: AnyDomain, target: AnyDomain, path: Path) -> None:
     """Draw t-SNE of B's output for both domains before and after adaptation, and η's histogram.
 
     Crosses are source samples, coloured by their labels; dots are target samples, coloured by what the
@@ -40,9 +33,9 @@ def adaptation_figure(
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 3, figsize=(15, 5), width_ratios=(2, 2, 1.3), layout="constrained")
-    for axis, model, title in zip(axes, (before, after), titles, strict=False):
+    for axis, model, title in ((axes[0], before, "before: source only"), (axes[1], after, "after: adapted")):
         _scatter(axis, model, source, target)
-        axis.set_title(printable(title), parse_math=False)
+        axis.set_title(title)
     axes[2].hist(mixing_weights(after, target), bins=np.linspace(0, 1, 41), color="0.35")
     axes[2].set(title="mixing weight η of target pairs", xlim=(0, 1), yticks=[])
     title = f"{source.name} (×) and {target.name} (•, coloured by prediction)"

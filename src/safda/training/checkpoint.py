@@ -11,6 +11,7 @@
       model.safetensors   the result, once the run has finished
       predictions.csv     what it says of the target
       summary.json        what is to be said of that, without labels
+      report.html         all of it on one page, for a person
       choice.json         which of several recipes was taken, and why; until then there is none
       candidates/         what was tried: a run folder each, on features
       frozen/             the first stage of a run that fine-tunes: a run folder of its own
@@ -42,6 +43,8 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 from safda import schema
+from safda.data import AnyDomain, load_domain
+from safda.data.labels import with_known_labels
 from safda.errors import SafdaError, SafdaWarning
 from safda.formats import FORMAT, check_format, upgraded_names
 from safda.io import disk_errors, read_json, read_text, sync_dir, write_bytes, write_json, write_text
@@ -167,6 +170,27 @@ class RunFolder:
     def data(self) -> dict[str, Any]:
         """Where the data came from, and what they look like."""
         return read_json(self.path / "data.json", schema.RUN_DATA)
+
+    def domain(self, role: str, given: Any = None) -> AnyDomain:
+        """Find a domain of the run again, and make sure that it is what it was.
+
+        Args:
+            role: source or target; a target comes without labels, but for those that a user gave to learn from.
+            given: the same data again, where they were an array; what has a name is found by it.
+        """
+        before = self.data[role]
+        if given is None and before["name"] == role:
+            raise SafdaError(
+                f"{self.path}: its {role} was an array, or pictures named one by one; hand it over again: {role}=…"
+            )
+        domain = load_domain(before["name"] if given is None else given, role)
+        domain = domain if role == "source" else domain.unlabelled()
+        if domain.fingerprint() != before["digest"]:
+            raise SafdaError(
+                f"{domain.name}: has changed since the run in {self.path} began; what it was is needed again"
+            )
+        known = self.data.get("target_labels") if role == "target" else None
+        return with_known_labels(domain, known, self.data["classes"]) if known else domain
 
     @property
     def finished(self) -> bool:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from safda.data import Domain, EpochSampler, mixed_seed
 from safda.data.loader import training_batches
-from safda.data.sampler import Sampler
+from safda.data.sampler import LabelledSampler, Sampler
 from safda.errors import Interrupted, SafdaError, nearest
 from safda.methods.base import Phase, RampedWeight, overrides
 from safda.model import AdaptationModel, StepOutput, has_phases
@@ -94,17 +94,19 @@ def train(
     feed = schedule.batches(range(start, recipe.steps), shard)
     with closing(feed), _trackers(accelerator), _stop_signals() as stop:
         for step in range(start, recipe.steps):
-            progress = step / recipe.steps
+            progress = step / (recipe.ramp_steps or recipe.steps)
             schedule.refresh_before(step)
             (source_rows, source_inputs), (target_rows, target_inputs) = next(feed)
             tensors = (source_inputs, labels[source_rows], target_inputs, torch.cat([source_rows, target_rows]))
             batch = [_moved(values, accelerator.device) for values in tensors]
-            lr = _set_learning_rate(optimizer, recipe, progress)
+            known = target.known_labels
+            known = None if known is None else _moved(known[target_rows], accelerator.device)
+            lr = _set_learning_rate(optimizer, recipe, step)
             losses, seen = {}, {}
             seed = mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS)
             with _own_randomness(seed, accelerator.device):
                 for phase in chain.from_iterable(repeat(phase, phase.times) for phase in model.phases(progress)):
-                    output = wrapped(*batch, progress, phase)
+                    output = wrapped(*batch, progress, phase, known)
                     not_finite.look(step, output.total, output.losses)
                     _optimizer_step(optimizer, model, output, phase, accelerator)
                     _observe(model, output, accelerator)
@@ -239,6 +241,9 @@ class _Schedule:
             sampler: Sampler = EpochSampler(len(domain), recipe.batch, recipe.seed, number)
             for method in methods:
                 sampler = method.sampler(role, sampler)
+            if domain.known_labels is not None:
+                labelled = (domain.known_labels >= 0).nonzero().squeeze(1)
+                sampler = LabelledSampler(sampler, labelled, recipe.batch, recipe.seed)
             self._samplers.append(sampler)
 
     def refresh_before(self, step: int) -> None:
@@ -315,9 +320,9 @@ def _optimizer_step(
         accelerator.scaler.update()
 
 
-def _set_learning_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, progress: float) -> float:
+def _set_learning_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int) -> float:
     knobs = recipe.optimizer
-    lr = decay(progress, knobs.lr, knobs.decay, knobs.power)
+    lr = decay(step / (knobs.decay_steps or recipe.steps), knobs.lr, knobs.decay, knobs.power)
     for group in optimizer.param_groups:
         group["lr"] = lr * group["factor"]
     return lr

@@ -1,0 +1,258 @@
+"""Is the choice right? What a lab's runs with candidates say of it, data set by data set.
+
+    safda bench suite --data DATA -o LAB            # and: safda bench CASES/hard.toml --data CASES -o LAB
+    python -m benchmarks.choice LAB -o EVIDENCE     # EVIDENCE: a .jsonl file; what is in it is not computed again
+
+For every finished run of the row ``default`` the candidates are loaded, and judged by today's rule: a lab need not be
+filled again when the rule changes. Target labels only describe what was taken, and name the oracle's best candidate.
+Weights of the rule are also chosen anew with each data set left out in turn, and tried on that one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from safda.bench.lab import Cell, Lab, labs_in
+from safda.bench.results import Results
+from safda.classifier import Adapted
+from safda.data import Domain, load_domain
+from safda.evaluation.choice import SOURCE_ONLY, choose
+from safda.evaluation.verdict import neighbour_structure, summarise
+from safda.methods.propagation import propagation_graph
+from safda.presets import CANDIDATES as CANDIDATES_TRIED
+from safda.training.checkpoint import CANDIDATES
+
+Line = dict[str, Any]
+ROW = "default"
+QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+#: What neighbours, information and agreement may count beside source labels, and what is clearly above source only.
+WEIGHTS = list(itertools.product((0.0, 0.5, 1.0, 1.5, 2.0), QUARTERS, QUARTERS, (0.0, 0.02, 0.05, 0.1)))
+HARM = 1.0  # points below source only
+BEGUN_WITH = {name: candidate.begins_with for name, candidate in CANDIDATES_TRIED.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("lab", type=Path)
+    parser.add_argument("-o", "--out", type=Path, required=True, help="a .jsonl file of evidence; the same one goes on")
+    options = parser.parse_args()
+    lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    known = {line["key"] for line in lines}
+    labs = labs_in(options.lab)
+    for lab in labs:
+        for cell in lab.cells():
+            if cell.row == ROW and cell.key not in known and lab.store.result(cell):
+                known.add(cell.key)  # two benchmarks of a lab may share it
+                lines.append(evidence_of(lab, cell))
+                with options.out.open("a") as file:
+                    file.write(json.dumps(lines[-1], ensure_ascii=False) + "\n")
+    former = means(labs, "mdd+saf")
+    print(by_data_set(lines, former), end="\n\n")
+    print(by_candidate(lines), end="\n\n")
+    print(by_rule(lines, former), end="\n\n")
+    print(by_verdict(lines))
+
+
+def evidence_of(lab: Lab, cell: Cell) -> Line:
+    """Judge one run's candidates by today's rule."""
+    path, result = lab.store.path(cell), lab.store.result(cell)
+    assert result is not None
+    source, target = load_domain(cell.source), load_domain(cell.target).unlabelled()
+    assert isinstance(source, Domain)
+    assert isinstance(target, Domain)
+    models = {folder.name: Adapted.load(folder) for folder in sorted((path / CANDIDATES).iterdir())}
+    predictions = {name: model.predict(target) for name, model in models.items()}
+    graph = propagation_graph(source, target, cell.recipe["pseudo_labels"].propagation)
+    choice = choose(predictions, graph, BEGUN_WITH)
+    before = predictions[SOURCE_ONLY]
+    structure = neighbour_structure(models[SOURCE_ONLY], target)
+    summary = summarise(predictions[choice.name], before, source.labelled("a choice")[0], structure, choice.to_dict())
+    ends = [end.rpartition("/") for end in cell.task.split("→")]
+    return {
+        "key": cell.key,
+        "set": ends[0][0] or lab.benchmark.name,
+        "task": " → ".join(end[2] for end in ends) if ends[0][0] else ends[0][2],
+        "seed": cell.seed,
+        "seconds": result["seconds"],
+        "accuracy": {name: 100 * value for name, value in result["candidates"].items()},
+        "evidence": choice.evidence,
+        "chosen": choice.name,
+        "verdict": summary["verdict"],
+        "kappa": summary["agreement"]["kappa"],
+        "structure": structure,
+    }
+
+
+def means(labs: list[Lab], row: str) -> dict[tuple[str, str], float]:
+    """Return the mean accuracy of another row, by data set and task as :func:`evidence_of` calls them."""
+    found = {}
+    for lab in labs:
+        results = Results.of(lab)
+        for task in lab.benchmark.tasks:
+            runs = results.of_cell(row, task).values()
+            ends = [end.rpartition("/") for end in task.split("→")]
+            name = " → ".join(end[2] for end in ends) if ends[0][0] else ends[0][2]
+            if runs:
+                found[ends[0][0] or lab.benchmark.name, name] = float(np.mean([run.accuracy for run in runs]))
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- tables
+
+
+def by_data_set(lines: list[Line], former: Mapping[tuple[str, str], float]) -> str:
+    """Tell, for each task and data set, what source only, single recipes, the choice and the oracle's best come to."""
+    tasks: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        tasks.setdefault((line["set"], line["task"]), []).append(line)
+    columns = "source only | `mdd` alone | former default | **the default** | oracle's best"
+    rows = [f"| data | task | seeds | {columns} | taken |", "|---|---|" + "---:|" * 6 + "---|"]
+    summaries = [f"| data | tasks | {columns} | worst, beside source only |", "|---|" + "---:|" * 6 + "---|"]
+    for name in dict.fromkeys(each for each, _ in tasks):
+        numbers = []
+        for key in (key for key in tasks if key[0] == name):
+            of_task = tasks[key]
+            number = [
+                float(np.mean([line["accuracy"][SOURCE_ONLY] for line in of_task])),
+                float(np.mean([line["accuracy"]["mdd"] for line in of_task])),
+                former.get(key, np.nan),
+                float(np.mean([line["accuracy"][line["chosen"]] for line in of_task])),
+                float(np.mean([max(line["accuracy"].values()) for line in of_task])),
+            ]
+            numbers.append((key[1], number))
+            taken = ", ".join(dict.fromkeys(line["chosen"] for line in of_task))
+            rows.append(f"| {name} | {key[1]} | {len(of_task)} | {_cells(number)} | {taken} |")
+        mean = np.mean([number for _, number in numbers], axis=0).tolist()
+        worst, task = min((number[3] - number[0], task) for task, number in numbers)
+        summaries.append(f"| {name} | {len(numbers)} | {_cells(mean)} | {worst:+.1f}, {task} |")
+    return "\n".join([*rows, "", *summaries])
+
+
+def _cells(numbers: list[float]) -> str:
+    return " | ".join("" if np.isnan(number) else f"{number:.1f}" for number in numbers)
+
+
+def by_candidate(lines: list[Line]) -> str:
+    """Tell what each candidate alone comes to, data set by data set, and how far below source only it falls."""
+    sets = list(dict.fromkeys(line["set"] for line in lines))
+    names = [SOURCE_ONLY, *CANDIDATES_TRIED]
+    rows = [f"| candidate | {' | '.join(sets)} | worst, beside source only |", "|---|" + "---:|" * len(sets) + "---|"]
+    for name in names:
+        of_sets = [[line["accuracy"][name] for line in lines if line["set"] == each] for each in sets]
+        gains = _gains(lines, lambda line, name=name: name)  # type: ignore[misc]
+        worst = lines[int(gains.argmin())]
+        numbers = " | ".join(f"{np.mean(each):.1f}" for each in of_sets)
+        rows.append(f"| `{name}` | {numbers} | {gains.min():+.1f}, {worst['set']}, {worst['task']} |")
+    return "\n".join(rows)
+
+
+def by_rule(lines: list[Line], former: Mapping[tuple[str, str], float]) -> str:
+    """Compare rules: what each gains over source only, how often and how much it harms, and its regret."""
+    rules: dict[str, Callable[[Line], str]] = {
+        "always MDD": lambda line: "mdd",
+        "always SAF": lambda line: "saf",
+        "highest information": _highest_of("information"),
+        "highest agreement with source labels": _highest_of("source_labels"),
+        "source labels + neighbours / 2": _highest(0.5, 0, 0, begun=0),
+        "… + information / 4": _highest(0.5, 0.25, 0, begun=0),
+        "… + agreement / 4": _highest(0.5, 0.25, 0.25, begun=0),
+        "… half of it of what it began with": _highest(0.5, 0.25, 0.25),
+        "**… and by 0.02 above source only**": lambda line: str(line["chosen"]),
+        "the same, numbers chosen on the other data sets": _left_out(lines),
+        "oracle's best candidate": lambda line: max(line["accuracy"], key=line["accuracy"].__getitem__),
+    }
+    rows = ["| rule | over source only | runs harmed by over a point | worst | regret |", "|---|---:|---:|---:|---:|"]
+    if all((line["set"], line["task"]) in former for line in lines):
+        gains = np.array([former[line["set"], line["task"]] - line["accuracy"][SOURCE_ONLY] for line in lines])
+        rows.append(f"| always the former default | {_told(lines, gains)} | |")
+    for name, rule in rules.items():
+        regret = _mean_of_sets(lines, _regrets(lines, rule))
+        rows.append(f"| {name} | {_told(lines, _gains(lines, rule))} | {regret:.1f} |")
+    return "\n".join(rows)
+
+
+def _told(lines: list[Line], gains: Any) -> str:
+    harmed = int((gains < -HARM).sum())
+    return f"{_mean_of_sets(lines, gains):+.1f} | {harmed} of {len(gains)} | {gains.min():+.1f}"
+
+
+def _highest_of(what: str) -> Callable[[Line], str]:
+    """Return a rule that takes the highest of one piece of evidence."""
+    return lambda line: max(line["evidence"], key=lambda name: float(line["evidence"][name][what]))
+
+
+def _highest(
+    neighbours: float, information: float, agreement: float, clearly: float = 0.0, begun: float = 0.5
+) -> Callable[[Line], str]:
+    """Return a rule that takes the highest score, if it is clearly above source only's.
+
+    Args:
+        neighbours, information, agreement: what they count beside source labels.
+        clearly: by how much it must be above.
+        begun: which part of a score is that of what a candidate began with.
+    """
+
+    def rule(line: Line) -> str:
+        counts = {"source_labels": 1.0, "neighbours": neighbours, "information": information, "agreement": agreement}
+        alone = {
+            name: sum(count * seen[what] for what, count in counts.items()) for name, seen in line["evidence"].items()
+        }
+        first = {name: BEGUN_WITH.get(name, SOURCE_ONLY) for name in alone}
+        scores = {
+            name: score if first[name] == SOURCE_ONLY else (1 - begun) * score + begun * alone[first[name]]
+            for name, score in alone.items()
+        }
+        best = max(scores, key=scores.__getitem__)
+        return best if scores[best] > scores[SOURCE_ONLY] + clearly else SOURCE_ONLY
+
+    return rule
+
+
+def _gains(lines: list[Line], rule: Callable[[Line], str]) -> Any:
+    return np.array([line["accuracy"][rule(line)] - line["accuracy"][SOURCE_ONLY] for line in lines])
+
+
+def _regrets(lines: list[Line], rule: Callable[[Line], str]) -> Any:
+    return np.array([max(line["accuracy"].values()) - line["accuracy"][rule(line)] for line in lines])
+
+
+def _mean_of_sets(lines: list[Line], values: Any) -> float:
+    """Return the mean over data sets of their means: a set with many tasks counts no more than another."""
+    sets = np.array([line["set"] for line in lines])
+    return float(np.mean([values[sets == name].mean() for name in np.unique(sets)]))
+
+
+def _left_out(lines: list[Line]) -> Callable[[Line], str]:
+    """Choose the weights for each data set on all others: by mean gain, less what the worst run loses."""
+
+    def quality(some: list[Line], rule: Callable[[Line], str]) -> float:
+        gains = _gains(some, rule)
+        return _mean_of_sets(some, gains) + 0.5 * min(0.0, float(gains.min()))
+
+    chosen = {}
+    for name in dict.fromkeys(line["set"] for line in lines):
+        others = [line for line in lines if line["set"] != name] or lines
+        chosen[name] = max((_highest(*each) for each in WEIGHTS), key=lambda rule: quality(others, rule))
+    return lambda line: chosen[line["set"]](line)
+
+
+def by_verdict(lines: list[Line]) -> str:
+    """Count the verdicts where what was taken harmed by more than a point, and where it did not."""
+    verdicts = ("trust", "doubt", "do not trust")
+    gains = _gains(lines, lambda line: str(line["chosen"]))
+    rows = [f"| | {' | '.join(verdicts)} |", "|---|---:|---:|---:|"]
+    for name, harmed in (("harmed by over a point", True), ("not harmed", False)):
+        of_kind = [line["verdict"] for line, gain in zip(lines, gains, strict=True) if (gain < -HARM) == harmed]
+        rows.append(f"| {name} | {' | '.join(str(of_kind.count(each)) for each in verdicts)} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Which tasks of a benchmark are of which data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from safda.bench.benchmark import Benchmark
+from safda.errors import SafdaError, nearest
+
+
+def data_sets(benchmark: Benchmark, chosen: Iterable[str] | None = None) -> dict[str, list[str]]:
+    """Data set → its tasks: those whose source begins with ``SET/``, or all under the benchmark's own name."""
+    sets: dict[str, list[str]] = {}
+    for task in benchmark.tasks:
+        name, slash, _ = task.split("→")[0].partition("/")
+        sets.setdefault(name if slash else benchmark.name, []).append(task)
+    for name in chosen or ():
+        if name not in sets:
+            raise SafdaError(f"{benchmark.name}: no data set {name!r}{nearest(name, sets)}")
+    return {name: tasks for name, tasks in sets.items() if chosen is None or name in chosen}
