@@ -25,7 +25,7 @@ from safda.classifier import Adapted
 from safda.data import Domain, load_domain
 from safda.evaluation.choice import SOURCE_ONLY, choose
 from safda.evaluation.verdict import neighbour_structure, summarise
-from safda.methods.propagation import propagation_graph
+from safda.methods.propagation import best_features, propagation_graph
 from safda.presets import CANDIDATES as CANDIDATES_TRIED
 from safda.training.checkpoint import CANDIDATES
 
@@ -72,7 +72,7 @@ def evidence_of(lab: Lab, cell: Cell) -> Line:
     graph = propagation_graph(source, target, cell.recipe["pseudo_labels"].propagation)
     choice = choose(predictions, graph, BEGUN_WITH)
     before = predictions[SOURCE_ONLY]
-    structure = neighbour_structure(models[SOURCE_ONLY], target)
+    structure = neighbour_structure(models[SOURCE_ONLY], target, best_features(source))
     summary = summarise(predictions[choice.name], before, source.labelled("a choice")[0], structure, choice.to_dict())
     ends = [end.rpartition("/") for end in cell.task.split("→")]
     return {

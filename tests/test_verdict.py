@@ -96,6 +96,20 @@ def test_a_target_in_which_classes_do_not_show_is_not_trusted(dimensions):
     assert "no more alike than in noise" in words
 
 
+class Longer:
+    """A classifier that looks at lengths alone."""
+
+    def answer(self, domain):
+        return answers(np.digitize(np.linalg.norm(domain.inputs.numpy(), axis=1), [1.5, 2.5, 3.5]))
+
+
+def test_who_is_near_depends_on_the_scaling_that_the_run_found_best():
+    rows = (1.0 + ALL[:, None]) * (1 + 0.05 * rng.normal(size=(200, 2))) / np.sqrt(2)  # one direction, four lengths
+    lengths = Domain("t", torch.tensor(rows, dtype=torch.float32))
+    plain, standardised = (neighbour_structure(Longer(), lengths, scaling) for scaling in ("centred", "standardised"))
+    assert standardised["neighbours"] > plain["neighbours"] + 0.3
+
+
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.filterwarnings("error")
 def test_of_a_few_samples_it_says_that_they_are_few(count):

@@ -531,7 +531,8 @@ class _Work:
         if source_only:  # otherwise it would cost as much as the run itself
             source, target = self.features
             before = Outputs.of(source_only, source, source_only.answer(target), target)
-            structure = neighbour_structure(source_only, target)
+            scaling = self._for_features.get("network.features", "centred")  # what was found best for neighbours
+            structure = neighbour_structure(source_only, target, scaling)
             estimate = estimate_accuracy(predictions, source, target)
             if not self.given.fine_tune.enabled:  # whose features are others by now
                 outputs = Outputs.of(self.adapted, source, predictions, target)

@@ -113,11 +113,16 @@ def _agreement(one: NDArray[np.int64], other: NDArray[np.int64]) -> dict[str, fl
     return {"share": share, "kappa": float(cohen_kappa_score(one, other)) if share < 1 else 1.0}
 
 
-def neighbour_structure(source_only: Adapted, features: Domain) -> dict[str, float] | None:
+def neighbour_structure(source_only: Adapted, features: Domain, scaling: str = "centred") -> dict[str, float] | None:
     """Measure how alike samples that are near each other look to a classifier, and how alike they would by chance.
 
     If the classes that it learned show in the target at all, near samples mostly get the same answer. What is chance
     depends on the features; so it is measured, on the same ones with every column shuffled by itself.
+
+    Args:
+        source_only: a classifier that only learned the source.
+        features: the target's.
+        scaling: in which of :data:`~safda.methods.propagation.FEATURES` samples are near each other.
 
     Returns:
         the agreement of neighbours beyond chance (kappa): ``neighbours`` as it is, and ``shuffled``; None of a few
@@ -129,13 +134,13 @@ def neighbour_structure(source_only: Adapted, features: Domain) -> dict[str, flo
     values = features.batch(rows)
     shuffled = torch.from_numpy(np.random.default_rng(0).permuted(values.numpy(), axis=0))
     return {
-        name: _neighbour_kappa(source_only, Domain(features.name, each))
+        name: _neighbour_kappa(source_only, Domain(features.name, each), scaling)
         for name, each in (("neighbours", values), ("shuffled", shuffled))
     }
 
 
-def _neighbour_kappa(source_only: Adapted, some: Domain) -> float:
-    labels, near = _predicted_labels(source_only.answer(some)), nearest_samples(some)
+def _neighbour_kappa(source_only: Adapted, some: Domain, scaling: str) -> float:
+    labels, near = _predicted_labels(source_only.answer(some)), nearest_samples(some, scaling)
     return _agreement(np.repeat(labels, np.diff(near.indptr)), labels[near.indices])["kappa"]
 
 
