@@ -52,7 +52,8 @@ HURT = (  # the single recipe ends more than a point below source only
 )
 SINGLE: dict[str, Any] = {"choice.candidates": 0, "steps": 1000}
 COLLAPSING: dict[str, Any] = {
-    **SINGLE,
+    "choice.candidates": 0,
+    "steps": 300,
     "methods": ["mdd", "saf", "self_training"],
     "saf.weight": 10.0,
     "saf.label_scale": 2.0,
