@@ -298,7 +298,7 @@ def _eta(summary: Mapping[str, Any]) -> Iterable[Finding]:
 def _uninformed(summary: Mapping[str, Any]) -> Iterable[Finding]:
     if not summary["source_only"]:
         return
-    after, before = (summary[name]["scores"]["information"] for name in ("adapted", "source_only"))
+    after, before = (max(0.0, summary[name]["scores"]["information"]) for name in ("adapted", "source_only"))
     if after < before - _LESS_INFORMATION:
         yield Finding(
             "nothing speaks for adapting",
@@ -320,11 +320,11 @@ def _missing(summary: Mapping[str, Any]) -> Iterable[Finding]:
     ]
     if gone:
         share = sum(summary["classes"][name]["source"] for name in gone)
-        estimated = sum(priors.get(name, {"estimated": 0.0})["estimated"] for name in gone)
         predicted = sum(summary["classes"][name]["predicted"] for name in gone)
+        estimated = f", {sum(priors[name]['estimated'] for name in gone):.1%} as estimated" if priors else ""
         yield Finding(
             f"{_number(len(gone), 'class')} missing from the target, or not recognised in it: {_some(gone)}",
-            f"{share:.1%} of the source; of the target {predicted:.1%} by the answers, {estimated:.1%} as estimated",
+            f"{share:.1%} of the source; of the target {predicted:.1%} by the answers{estimated}",
             "if they cannot be there, leave them out of the source; if they may be rare, set "
             "--pseudo_labels.distribution_alignment 0, or SAF makes them as frequent as others; if they are there, "
             "label a few",
@@ -365,10 +365,11 @@ def _label_shift(summary: Mapping[str, Any]) -> Iterable[Finding]:
 
 def _gained_and_lost(summary: Mapping[str, Any]) -> Iterable[Finding]:
     changes = {
-        name: shares["predicted"] - shares["source_only"]
+        name: round(shares["predicted"] - shares["source_only"], 4)  # as shares are
         for name, shares in summary["classes"].items()
-        if "source_only" in shares and abs(shares["predicted"] - shares["source_only"]) >= _CHANGED
+        if "source_only" in shares
     }
+    changes = {name: change for name, change in changes.items() if abs(change) >= _CHANGED}
     if changes:
         order = sorted(changes, key=lambda name: -abs(changes[name]))
         sides = {"gained": [n for n in order if changes[n] > 0], "lost": [n for n in order if changes[n] < 0]}
