@@ -27,13 +27,19 @@ from safda.evaluation.choice import SOURCE_ONLY, choose
 from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.methods.propagation import best_features, propagation_graph
 from safda.presets import CANDIDATES as CANDIDATES_TRIED
+from safda.presets import FREE_OR_HELD, TRUSTED_NEIGHBOURS
 from safda.training.checkpoint import CANDIDATES
 
 Line = dict[str, Any]
 ROW = "default"
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
-#: What neighbours, information and agreement may count beside source labels, and what is clearly above source only.
-WEIGHTS = list(itertools.product((0.0, 0.5, 1.0, 1.5, 2.0), QUARTERS, QUARTERS, (0.0, 0.02, 0.05, 0.1)))
+#: What neighbours, information and agreement may count beside source labels, what is clearly above source only, and
+#: how pure neighbours must be for pseudo-labels to change at once.
+WEIGHTS = list(
+    itertools.product(
+        (0.0, 0.5, 1.0, 1.5, 2.0), QUARTERS, QUARTERS, (0.0, 0.02, 0.05, 0.1), (0.0, 0.6, 0.7, 0.8, 0.9, 1.1)
+    )
+)
 HARM = 1.0  # points below source only
 BEGUN_WITH = {name: candidate.begins_with for name, candidate in CANDIDATES_TRIED.items()}
 
@@ -70,9 +76,11 @@ def evidence_of(lab: Lab, cell: Cell) -> Line:
     models = {folder.name: Adapted.load(folder) for folder in sorted((path / CANDIDATES).iterdir())}
     predictions = {name: model.predict(target) for name, model in models.items()}
     graph = propagation_graph(source, target, cell.recipe["pseudo_labels"].propagation)
-    choice = choose(predictions, graph, BEGUN_WITH)
+    scaling, purity = best_features(source)
+    tried = [SOURCE_ONLY, *cell.recipe.candidates(purity)]  # a lab may be of a time when more were
+    choice = choose({name: predictions[name] for name in tried}, graph, BEGUN_WITH)
     before = predictions[SOURCE_ONLY]
-    structure = neighbour_structure(models[SOURCE_ONLY], target, best_features(source))
+    structure = neighbour_structure(models[SOURCE_ONLY], target, scaling)
     summary = summarise(predictions[choice.name], before, source.labelled("a choice")[0], structure, choice.to_dict())
     ends = [end.rpartition("/") for end in cell.task.split("→")]
     return {
@@ -82,7 +90,8 @@ def evidence_of(lab: Lab, cell: Cell) -> Line:
         "seed": cell.seed,
         "seconds": result["seconds"],
         "accuracy": {name: 100 * value for name, value in result["candidates"].items()},
-        "evidence": choice.evidence,
+        "evidence": choose(predictions, graph, BEGUN_WITH).evidence,
+        "purity": purity,
         "chosen": choice.name,
         "verdict": summary["verdict"],
         "kappa": summary["agreement"]["kappa"],
@@ -145,9 +154,10 @@ def by_candidate(lines: list[Line]) -> str:
     names = [SOURCE_ONLY, *CANDIDATES_TRIED]
     rows = [f"| candidate | {' | '.join(sets)} | worst, beside source only |", "|---|" + "---:|" * len(sets) + "---|"]
     for name in names:
-        of_sets = [[line["accuracy"][name] for line in lines if line["set"] == each] for each in sets]
-        gains = _gains(lines, lambda line, name=name: name)  # type: ignore[misc]
-        worst = lines[int(gains.argmin())]
+        own = [line for line in lines if name in line["accuracy"]]
+        of_sets = [[line["accuracy"][name] for line in own if line["set"] == each] or [np.nan] for each in sets]
+        gains = _gains(own, lambda line, name=name: name)  # type: ignore[misc]
+        worst = own[int(gains.argmin())]
         numbers = " | ".join(f"{np.mean(each):.1f}" for each in of_sets)
         rows.append(f"| `{name}` | {numbers} | {gains.min():+.1f}, {worst['set']}, {worst['task']} |")
     return "\n".join(rows)
@@ -157,14 +167,15 @@ def by_rule(lines: list[Line], former: Mapping[tuple[str, str], float]) -> str:
     """Compare rules: what each gains over source only, how often and how much it harms, and its regret."""
     rules: dict[str, Callable[[Line], str]] = {
         "always MDD": lambda line: "mdd",
-        "always SAF": lambda line: "saf",
+        "always SAF, free or held": lambda line: next(name for name in FREE_OR_HELD if name in _tried(line)),
         "highest information": _highest_of("information"),
         "highest agreement with source labels": _highest_of("source_labels"),
-        "source labels + neighbours / 2": _highest(0.5, 0, 0, begun=0),
-        "… + information / 4": _highest(0.5, 0.25, 0, begun=0),
-        "… + agreement / 4": _highest(0.5, 0.25, 0.25, begun=0),
-        "… half of it of what it began with": _highest(0.5, 0.25, 0.25),
-        "**… and by 0.02 above source only**": lambda line: str(line["chosen"]),
+        "source labels + neighbours / 2": _highest(0.5, 0, 0, trusted=None, begun=0),
+        "… + information / 4": _highest(0.5, 0.25, 0, trusted=None, begun=0),
+        "… + agreement / 4": _highest(0.5, 0.25, 0.25, trusted=None, begun=0),
+        "… half of it of what it began with": _highest(0.5, 0.25, 0.25, trusted=None),
+        "… and by 0.02 above source only": _highest(0.5, 0.25, 0.25, 0.02, trusted=None),
+        "**… and SAF free or held, by the purity of neighbours**": lambda line: str(line["chosen"]),
         "the same, numbers chosen on the other data sets": _left_out(lines),
         "oracle's best candidate": lambda line: max(line["accuracy"], key=line["accuracy"].__getitem__),
     }
@@ -188,14 +199,29 @@ def _highest_of(what: str) -> Callable[[Line], str]:
     return lambda line: max(line["evidence"], key=lambda name: float(line["evidence"][name][what]))
 
 
+def _tried(line: Line, trusted: float | None = TRUSTED_NEIGHBOURS) -> set[str]:
+    """Return which candidates take part, if pseudo-labels may change at once from some purity on; None: all."""
+    names = set(line["evidence"])
+    free, held = FREE_OR_HELD
+    if trusted is not None and {free, held} <= names:
+        names.remove(held if line["purity"] >= trusted else free)
+    return names
+
+
 def _highest(
-    neighbours: float, information: float, agreement: float, clearly: float = 0.0, begun: float = 0.5
+    neighbours: float,
+    information: float,
+    agreement: float,
+    clearly: float = 0.0,
+    trusted: float | None = TRUSTED_NEIGHBOURS,
+    begun: float = 0.5,
 ) -> Callable[[Line], str]:
     """Return a rule that takes the highest score, if it is clearly above source only's.
 
     Args:
         neighbours, information, agreement: what they count beside source labels.
         clearly: by how much it must be above.
+        trusted: how pure neighbours must be for pseudo-labels to change at once; None: both kinds of SAF take part.
         begun: which part of a score is that of what a candidate began with.
     """
 
@@ -209,7 +235,7 @@ def _highest(
             name: score if first[name] == SOURCE_ONLY else (1 - begun) * score + begun * alone[first[name]]
             for name, score in alone.items()
         }
-        best = max(scores, key=scores.__getitem__)
+        best = max(_tried(line, trusted), key=scores.__getitem__)
         return best if scores[best] > scores[SOURCE_ONLY] + clearly else SOURCE_ONLY
 
     return rule

@@ -27,7 +27,7 @@ from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
 
 STEPS = 4
-KNOBS = {**TINY, "steps": STEPS, "checkpoint_every": 2, "choice.candidates": 3}
+KNOBS = {**TINY, "steps": STEPS, "checkpoint_every": 2, "choice.candidates": 4}
 
 
 def predictions(probabilities):
@@ -176,6 +176,15 @@ def test_candidates_are_the_first_ones_of_the_table():
     assert recipe.all_steps == sum(each.changes["steps"] for each in list(CANDIDATES.values())[:3])
 
 
+def test_pseudo_labels_are_held_where_neighbours_are_often_of_other_classes():
+    recipe = preset("default")
+    names = list(CANDIDATES)
+    assert list(recipe.candidates(purity=0.8)) == [name for name in names if name != "saf-held"]
+    assert list(recipe.candidates(purity=0.79)) == [name for name in names if name != "saf"]
+    two = recipe.override({"choice.candidates": 2})
+    assert list(two.candidates(purity=0.5)) == ["mdd", "saf"]  # what is asked for is tried
+
+
 def test_a_knob_that_somebody_turned_holds_for_every_candidate():
     recipe = preset("default").override({"steps": 9, "network.features": "standardised"})
     made = {name: recipe.candidate(each.changes) for name, each in recipe.candidates().items()}
@@ -203,7 +212,7 @@ def test_what_is_taken_is_the_candidate_itself(both, tmp_path, monkeypatch):
     adapted = safda.fit(*both, out=tmp_path / "run", cpu=True, **KNOBS)
     run = RunFolder.open(tmp_path / "run")
     name = run.choice["chosen"]
-    assert set(run.choice["evidence"]) == {SOURCE_ONLY, *list(CANDIDATES)[:3]}
+    assert set(run.choice["evidence"]) == {SOURCE_ONLY, "mdd", "saf", "mdd-joint"}  # neighbours are pure
     assert adapted.summary["choice"]["chosen"] == name
     again, alone = (safda.Adapted.load(path) for path in (run.path, run.path / "candidates" / name))
     np.testing.assert_array_equal(again.predict(both[1]).logits, alone.predict(both[1]).logits)

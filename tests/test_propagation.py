@@ -100,13 +100,15 @@ def test_the_best_features_are_those_whose_neighbours_are_of_one_class(kind, noi
     assert max(purities, key=purities.get) == kind
     assert kind == "centred" or purities[kind] > purities["centred"] + 0.03
     domain = Domain("source", torch.from_numpy(rows).float(), torch.from_numpy(labels), tuple("abcd"))
-    assert best_features(domain) == kind
+    best, share = best_features(domain)
+    assert best == kind
+    assert share == pytest.approx(purities[kind])
 
 
 def test_features_are_not_rescaled_for_next_to_nothing():
     rows, labels = clusters(lambda rng, shape: 0.01 * rng.normal(size=shape))  # pure in all of them
     domain = Domain("source", torch.from_numpy(rows).float(), torch.from_numpy(labels), tuple("abcd"))
-    assert best_features(domain) == "centred"
+    assert best_features(domain) == ("centred", 1.0)
 
 
 def test_a_dimension_that_one_domain_does_not_use_is_not_compared(source, target):

@@ -357,8 +357,12 @@ class _Work:
         """What these features ask of every recipe tried on them: to be scaled so that near ones are of one class."""
         if not self.given.choice.candidates or self.given.network.features != "centred":
             return {}
-        best = best_features(self.features[0])
+        best, _ = self._best_features
         return {} if best == "centred" else {"network.features": best}
+
+    @cached_property
+    def _best_features(self) -> tuple[str, float]:
+        return best_features(self.features[0])
 
     def _choose(self, run: RunFolder | None) -> None:
         """Train each candidate on the same features, and take one by evidence that needs no target label."""
@@ -369,7 +373,7 @@ class _Work:
         self.source_only = source_only if target.known_labels is None else None  # else what is compared with is another
         predictions = {SOURCE_ONLY: source_only.answer(target)}
         models = {SOURCE_ONLY: source_only.model}
-        candidates = recipe.candidates()
+        candidates = recipe.candidates(self._best_features[1])
         for number, (name, candidate) in enumerate(candidates.items(), 1):
             own = recipe.candidate({**candidate.changes, **self._for_features})
             begins_with = predictions.get(candidate.begins_with, predictions[SOURCE_ONLY])

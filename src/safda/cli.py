@@ -453,8 +453,7 @@ def _report_result(run: Path) -> int:
         {"run": str(run), **(folder.metrics() or [{}])[-1], "summary": summary, **report},  # a saved model has none
         summary["words"],
         *finding_lines(summary),
-        f"adapted in {folder.given_recipe.all_steps} steps; predictions: {run / 'predictions.csv'}; "
-        f"for other data: safda predict {run} DATA -o FILE",
+        f"predictions: {run / 'predictions.csv'}; for other data: safda predict {run} DATA -o FILE",
         *(f"the report, to look at in a browser: {where}" for where in report.values()),
     )
     return 0

@@ -74,6 +74,11 @@ CANDIDATES: dict[str, Candidate] = {
     ),
 }
 
+#: Names may change at once where neighbours can be trusted: if in the source, whose labels are known, so many nearest
+#: neighbours are of one class, the second of these is not tried, and the first is not otherwise.
+TRUSTED_NEIGHBOURS = 0.8
+FREE_OR_HELD = ("saf", "saf-held")
+
 _DEFAULT: dict[str, Any] = {
     **_RESNET50,
     "steps": 2000,

@@ -21,7 +21,7 @@ from safda.formats import FORMAT, check_format, is_former, renamed, upgraded_rec
 from safda.io import parse_toml, read_text
 from safda.knobs import Knob, filled, knob, to_plain
 from safda.methods import METHODS
-from safda.presets import CANDIDATES, PRESETS, Candidate
+from safda.presets import CANDIDATES, FREE_OR_HELD, PRESETS, TRUSTED_NEIGHBOURS, Candidate
 
 
 @dataclass(frozen=True)
@@ -143,16 +143,22 @@ class Recipe:
         heads = sum(candidates) or self.steps
         return heads + self.fine_tune.steps if self.fine_tune.enabled else heads
 
-    def candidates(self) -> dict[str, Candidate]:
+    def candidates(self, purity: float | None = None) -> dict[str, Candidate]:
         """Return the recipes that a choice is made of, by name; none where none is made.
 
         A knob that is not as the default has it holds for all of them: somebody has turned it.
+
+        Args:
+            purity: how many nearest neighbours in the source are of one class, from
+                :func:`~safda.methods.propagation.best_features`; None leaves out none that depends on it.
 
         >>> recipe = preset("default").override({"network.norm": "joint", "choice.candidates": 4})
         >>> list(recipe.candidates())
         ['mdd', 'saf', 'saf-held', 'mdd-joint']
         >>> "network.norm" in recipe.candidates()["mdd-joint"].changes
         False
+        >>> list(recipe.candidates(purity=0.95))
+        ['mdd', 'saf', 'mdd-joint']
         """
         if not self.choice.candidates:
             return {}
@@ -163,6 +169,9 @@ class Recipe:
             own = each._replace(changes={path: value for path, value in each.changes.items() if path not in turned})
             if own.changes not in [other.changes for other in found.values()]:
                 found[name] = own
+        free, held = FREE_OR_HELD
+        if purity is not None and {free, held} <= found.keys():
+            del found[held if purity >= TRUSTED_NEIGHBOURS else free]
         return found
 
     def single(self) -> Recipe:

@@ -198,14 +198,14 @@ def nearest_samples(domain: Domain, features: str = "centred") -> csr_array:
     return search.nearest(map(centred, evaluation_batches(domain)), exclude_self=True)
 
 
-def best_features(source: Domain) -> str:
+def best_features(source: Domain) -> tuple[str, float]:
     """Return in which of :data:`FEATURES` the nearest neighbours of source samples are most often of their class.
 
-    Plain ones are taken unless others are clearly better.
+    Plain ones are taken unless others are clearly better. Beside it, how often they are: from 0 to 1.
 
     >>> lengths = torch.tensor([1.0, 3.0]).repeat(50)[:, None] + torch.rand(100, 2) / 5
     >>> best_features(Domain("short and long", lengths, torch.arange(100) % 2, ("short", "long")))
-    'standardised'
+    ('standardised', 1.0)
     """
     rows = evenly_spaced_rows(len(source), _MOST_PROBED)
     labels = source.labelled("a search for neighbours")[0][rows].numpy()
@@ -217,7 +217,8 @@ def best_features(source: Domain) -> str:
 
     plain, *others = ((purity(features), features) for features in FEATURES)
     best = max(others)
-    return best[1] if best[0] > plain[0] + _CLEARLY_PURER else plain[1]
+    share, features = best if best[0] > plain[0] + _CLEARLY_PURER else plain
+    return features, share
 
 
 def _of_length_one(domain: Domain, features: str) -> RowMap:
@@ -246,7 +247,7 @@ def alignments(source: Domain, target: Domain, features: str = "centred") -> tup
         source, target: domains of features.
         features: one of :data:`FEATURES`, or ``"auto"``: the best by :func:`best_features`.
     """
-    kind = best_features(source) if features == "auto" else features
+    kind = best_features(source)[0] if features == "auto" else features
     unit_source, unit_target = (_of_length_one(domain, kind) for domain in (source, target))
     (mean, variance), (target_mean, target_variance) = _moments(source, unit_source), _moments(target, unit_target)
     both_vary = torch.minimum(variance, target_variance) > _LEAST_VARIANCE
