@@ -77,8 +77,7 @@ def evidence_of(lab: Lab, cell: Cell) -> Line:
     predictions = {name: model.predict(target) for name, model in models.items()}
     graph = propagation_graph(source, target, cell.recipe["pseudo_labels"].propagation)
     scaling, purity = best_features(source)
-    tried = [SOURCE_ONLY, *cell.recipe.candidates(purity)]  # a lab may be of a time when more were
-    choice = choose({name: predictions[name] for name in tried}, graph, BEGUN_WITH)
+    choice = choose({name: predictions[name] for name in tried(cell, purity)}, graph, BEGUN_WITH)
     before = predictions[SOURCE_ONLY]
     structure = neighbour_structure(models[SOURCE_ONLY], target, scaling)
     summary = summarise(predictions[choice.name], before, source.labelled("a choice")[0], structure, choice.to_dict())
@@ -97,6 +96,11 @@ def evidence_of(lab: Lab, cell: Cell) -> Line:
         "kappa": summary["agreement"]["kappa"],
         "structure": structure,
     }
+
+
+def tried(cell: Cell, purity: float) -> list[str]:
+    """Return which candidates of a run are tried today: a lab may be of a time when more were."""
+    return [SOURCE_ONLY, *cell.recipe.candidates(purity)]
 
 
 def means(labs: list[Lab], row: str) -> dict[tuple[str, str], float]:

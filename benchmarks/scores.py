@@ -22,28 +22,29 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from benchmarks.choice import BEGUN_WITH, tried
 from safda.bench.lab import Cell, labs_in
 from safda.classifier import Adapted, Predictions
 from safda.data import Domain, load_domain
-from safda.evaluation.choice import SOURCE_ONLY
+from safda.evaluation.choice import SOURCE_ONLY, choose
 from safda.evaluation.estimate import (
     LEVEL,
     WEIGHTS,
-    SourceLabellers,
     Weights,
+    agreement_with_source_labels,
     average_thresholded_confidence,
     beyond_chance,
-    combined,
     difference_of_confidences,
+    estimate,
 )
 from safda.evaluation.scores import COSTS, SCORES, Outputs, scores
 from safda.evaluation.scores.agreement import GRAPH
-from safda.methods.propagation import propagation_graph
-from safda.training.checkpoint import CANDIDATES, RunFolder
+from safda.methods.propagation import best_features, propagation_graph
+from safda.training.checkpoint import CANDIDATES
 
 Array = NDArray[np.float64]
 
-NAMES = ["graph", "graph_probe"]  # what the estimate is made of, in the order of its weights
+NAMES = ["graph"]  # what the estimate is made of
 _FEWEST_RUNS = 3  # of a task and a seed: with two, a rank correlation is 1 or −1
 
 
@@ -125,51 +126,51 @@ def _look_at_task(models: dict[tuple[Cell, str], Path], known: set[str]) -> Iter
     assert isinstance(source, Domain)
     assert isinstance(target, Domain)
     graph = propagation_graph(source, target, GRAPH)  # held, so that all runs find it made
-    labellers = SourceLabellers(source, target)
-    answers = {key: Adapted.load(folder).predict(target) for key, folder in models.items()}
-    for (cell, candidate), folder in models.items():
-        if _key(cell, candidate) in known:
-            continue
-        adapted, predictions = Adapted.load(folder), answers[cell, candidate]
-        same = [each for (other, name), each in answers.items() if (other.row, name) == (cell.row, candidate)]
-        others = [each for each in same if each is not predictions]
-        outputs = Outputs.of(adapted, source, predictions, target, partial(list, others))
-        yield Run(
-            _key(cell, candidate),
-            Path(cell.source).parent.name,
-            f"{Path(cell.source).stem} → {Path(cell.target).stem}",
-            f"{cell.row}/{candidate}" if candidate else cell.row,
-            cell.seed,
-            not candidate or _chosen(folder.parents[1]) == candidate,
-            adapted.compare(predictions, labelled).accuracy,
-            _rounded(scores(outputs, COSTS)),
-            _rounded(_seen(outputs, labellers, answers.get((cell, SOURCE_ONLY)))),
-            len(predictions.ids),
-            len(adapted.classes),
-        )
-    del graph
+    _, purity = best_features(source)
+    answers: dict[Cell, dict[str, Predictions]] = defaultdict(dict)  # cell → candidate, or "" → what it says
+    for (cell, name), folder in models.items():
+        if not name or name in tried(cell, purity):
+            answers[cell][name] = Adapted.load(folder).predict(target)
+    for cell, beside in answers.items():
+        taken = choose(beside, graph, BEGUN_WITH).name if SOURCE_ONLY in beside else ""
+        for name, predictions in beside.items():
+            if _key(cell, name) in known:
+                continue
+            adapted = Adapted.load(models[cell, name])
+            other_seeds = [said[name] for other, said in answers.items() if other is not cell and other.row == cell.row]
+            outputs = Outputs.of(adapted, source, predictions, target, partial(list, other_seeds))
+            yield Run(
+                _key(cell, name),
+                Path(cell.source).parent.name,
+                f"{Path(cell.source).stem} → {Path(cell.target).stem}",
+                f"{cell.row}/{name}" if name else cell.row,
+                cell.seed,
+                name == taken,
+                adapted.compare(predictions, labelled).accuracy,
+                _rounded(scores(outputs, COSTS)),
+                _rounded(_seen(outputs, source, target, beside)),
+                len(predictions.ids),
+                len(adapted.classes),
+            )
 
 
-def _chosen(run: Path) -> str:
-    choice = RunFolder.open(run).choice
-    assert choice is not None
-    return str(choice["chosen"])
-
-
-def _seen(outputs: Outputs, labellers: SourceLabellers, before: Predictions | None) -> dict[str, float]:
-    """Return all that an estimate of accuracy could be made of."""
+def _seen(outputs: Outputs, source: Domain, target: Domain, beside: dict[str, Predictions]) -> dict[str, float]:
+    """Return all that an estimate of accuracy could be made of; ``beside``: all candidates of the run."""
     answers = outputs.target.logits.argmax(1)
-    source, labels = outputs.predict_source() if outputs.predict_source else (None, None)
-    assert source is not None
+    on_source, labels = outputs.predict_source() if outputs.predict_source else (None, None)
+    assert on_source is not None
     assert labels is not None
-    right = source.logits.argmax(1) == labels.numpy()
-    confidences = source.confidence, right, outputs.target.confidence
+    right = on_source.logits.argmax(1) == labels.numpy()
+    confidences = on_source.confidence, right, outputs.target.confidence
+    same = {name: float((answers == each.logits.argmax(1)).mean()) for name, each in beside.items()}
+    others = [share for name, share in same.items() if beside[name] is not outputs.target]
     return {
         "confidence": float(outputs.target.confidence.mean()),
         "atc": average_thresholded_confidence(*confidences),
         "doc": difference_of_confidences(*confidences),
-        **labellers.agreement(answers),
-        **({} if before is None else {"source_only": float((answers == before.logits.argmax(1)).mean())}),
+        "graph": agreement_with_source_labels(outputs.target, source, target),
+        **({"source_only": same[SOURCE_ONLY]} if SOURCE_ONLY in same else {}),
+        **({"others": float(np.mean(others))} if others else {}),
     }
 
 
@@ -286,11 +287,10 @@ METHODS = {
     "average thresholded confidence": ["atc"],
     "difference of confidences": ["doc"],
     "agreement with source only": ["source_only"],
-    "agreement with the probe": ["probe"],
-    "agreement with the graph": ["graph"],
-    "agreement with the graph, and ATC": ["graph", "atc"],
-    "agreement with the graph, and of graph and probe": NAMES,
-    "all three": [*NAMES, "atc"],
+    "agreement with other candidates": ["others"],
+    "**agreement with source labels**": NAMES,
+    "… and ATC": [*NAMES, "atc"],
+    "… and with other candidates": [*NAMES, "others"],
 }
 
 
@@ -363,8 +363,8 @@ def weights_of(runs: Sequence[Run]) -> Weights:
     order = np.argsort(errors)
     shares = np.cumsum((1 / _sizes(runs))[order]) / len({run.data for run in runs})
     reach = errors[order][min(int(np.searchsorted(shares, LEVEL)), len(runs) - 1)]
-    constant, graph, graph_probe = fit(runs, NAMES).round(3).tolist()
-    return Weights(constant, graph, graph_probe, round(float(reach), 3))
+    constant, agreement = fit(runs, NAMES).round(3).tolist()
+    return Weights(constant, agreement, round(float(reach), 3))
 
 
 def _estimate_table(runs: Sequence[Run]) -> str:
@@ -375,7 +375,7 @@ def _estimate_table(runs: Sequence[Run]) -> str:
     for data in dict.fromkeys(run.data for run in runs):
         weights = weights_of([run for run in runs if run.data != data])
         own = [run for run in runs if run.data == data]
-        found = [combined(run.seen, run.classes, run.samples, weights) for run in own]
+        found = [estimate(run.seen[NAMES[0]], run.classes, run.samples, weights) for run in own]
         error = [100 * abs(each.accuracy - run.accuracy) for each, run in zip(found, own, strict=True)]
         inside = [each.low <= run.accuracy <= each.high for each, run in zip(found, own, strict=True)]
         taken = [row for row, run in enumerate(own) if run.taken]

@@ -80,12 +80,6 @@ def test_the_score_is_what_each_counts():
     assert seen["score"] == pytest.approx(score, abs=1e-5)
 
 
-def test_others_is_the_mean_share_of_answers_that_another_one_gives_too():
-    said = {SOURCE_ONLY: [0, 0, 1, 1], "one": [0, 0, 0, 1], "two": [1, 1, 1, 1]}
-    seen = choose({name: predictions(np.eye(2)[answers]) for name, answers in said.items()}, None).evidence
-    assert [seen[name]["others"] for name in said] == [(0.75 + 0.5) / 2, (0.75 + 0.25) / 2, (0.5 + 0.25) / 2]
-
-
 def test_what_source_labels_contradict_is_not_taken():
     right, wrong = np.array([[0.9, 0.1], [0.1, 0.9], [0.1, 0.9]]), np.array([[0.1, 0.9], [0.9, 0.1], [0.9, 0.1]])
     unsure = 0.3 * right + 0.7 * 0.5

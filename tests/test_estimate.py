@@ -7,16 +7,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.linear_model import RidgeClassifier
 
 import safda
 from safda.classifier import Predictions
 from safda.data import Domain, load_domain
 from safda.evaluation.estimate import (
-    SourceLabellers,
+    Weights,
+    agreement_with_source_labels,
     average_thresholded_confidence,
-    combined,
     difference_of_confidences,
+    estimate,
     estimate_accuracy,
 )
 from safda.evaluation.verdict import summarise
@@ -57,38 +57,34 @@ def test_the_thresholded_share_of_the_source_itself_is_its_accuracy(confidence, 
     assert average_thresholded_confidence(values, right, values) == pytest.approx(right.mean())
 
 
-# ----------------------------------------------------------------------------------------------- source labellers
+# ----------------------------------------------------------------------------------------------- source labels
 
 
-def test_the_labellers_are_a_graph_without_predictions_and_a_ridge_on_aligned_features():
+def test_the_source_labels_know_nothing_of_the_answers_that_they_are_compared_with():
     source, target, truth = domains()
-    labellers = SourceLabellers(source, target)
-    assert (labellers.graph == truth).mean() > 0.9
-    assert (labellers.probe == truth).mean() > 0.9
-
-    def unit(rows):
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-    X, Z = unit(source.inputs.numpy().astype(float)), unit(target.inputs.numpy().astype(float))
-    ratio = (Z.var(0) / X.var(0)) ** 0.25
-    X, Z = unit((X - X.mean(0)) * ratio), unit((Z - Z.mean(0)) / ratio)
-    expected = RidgeClassifier(alpha=0.01 * len(X) / X.shape[1]).fit(X, source.labels.numpy()).predict(Z)
-    np.testing.assert_array_equal(labellers.probe, expected)
-    said = np.where(np.arange(120) < 30, (truth + 1) % 3, truth)
-    seen = labellers.agreement(said)
-    assert seen["graph"] == (said == labellers.graph).mean()
-    assert seen["probe"] == (said == labellers.probe).mean()
-    assert seen["graph_probe"] == (labellers.graph == labellers.probe).mean()
+    agreement = agreement_with_source_labels(saying(truth), source, target)
+    assert agreement > 0.9
+    for wrong in (12, 60):
+        said = np.where(np.arange(120) < wrong, (truth + 1) % 3, truth)
+        assert agreement_with_source_labels(saying(said), source, target) == pytest.approx(
+            agreement - wrong / 120, abs=0.1
+        )
 
 
-# ------------------------------------------------------------------------------------------------- the combination
-
-
-@given(SHARE, SHARE, SHARE, st.integers(2, 100), st.integers(20, 10**6))
-def test_an_estimate_is_a_share_within_its_interval(graph, probe, both, classes, samples):
-    found = combined({"graph": graph, "probe": probe, "graph_probe": both}, classes, samples)
+@given(SHARE, st.integers(2, 100), st.integers(20, 10**6))
+def test_an_estimate_is_a_share_within_its_interval(agreement, classes, samples):
+    found = estimate(agreement, classes, samples)
     assert 0 <= found.low <= found.accuracy <= found.high <= 1
     assert found.level == 0.9
+
+
+@given(st.integers(2, 100))
+def test_both_are_counted_beyond_chance(classes):
+    plain = Weights(constant=0.0, agreement=1.0, reach=0.1)
+    assert estimate(0.7, classes, 10**9, plain).accuracy == pytest.approx(0.7)
+    half = Weights(constant=0.0, agreement=0.5, reach=0.1)
+    assert estimate(1.0, classes, 10**9, half).accuracy == pytest.approx(0.5 + 0.5 / classes)
+    assert estimate(1.0, classes, 10**9, half).high == pytest.approx(0.6 + 0.5 / classes)
 
 
 def test_more_wrong_answers_make_a_lower_estimate():

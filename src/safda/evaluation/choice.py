@@ -9,7 +9,7 @@ data sets at hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +36,7 @@ class Choice:
     Attributes:
         name: which one.
         evidence: name → what was looked at: ``source_labels``, ``neighbours``, ``information``, ``agreement``, and the
-            ``score`` of all four, half of it that of the one whose answers it began with. Beside these ``others``, the
-            share of its answers that another one gives too, on average: it tells more of how good a classifier is
-            than of which one is best (:mod:`~safda.evaluation.estimate`).
+            ``score`` of all four, half of it that of the one whose answers it began with.
     """
 
     name: str
@@ -80,19 +78,14 @@ def choose(
             "neighbours": 0.0 if graph is None else neighbour_information(one_hot, graph.affinity),
             "information": information(Outputs(each)),
             "agreement": float((answers[name] == answers[SOURCE_ONLY]).mean()),
-            "others": _mean_agreement(answers[name], [each for other, each in answers.items() if other != name]),
         }
-        alone[name] = sum(count * seen[what] for what, count in _COUNTS.items())
+        alone[name] = sum(_COUNTS[what] * value for what, value in seen.items())
         first = (begun_with or {}).get(name, SOURCE_ONLY)
         seen["score"] = (alone[name] + alone[name if first == SOURCE_ONLY else first]) / 2
         evidence[name] = {what: round(value, 6) for what, value in seen.items()}
     best = max(evidence, key=lambda name: evidence[name]["score"])
     clear = evidence[best]["score"] > evidence[SOURCE_ONLY]["score"] + _CLEARLY
     return Choice(best if clear else SOURCE_ONLY, evidence)
-
-
-def _mean_agreement(answers: NDArray[Any], others: Sequence[NDArray[Any]]) -> float:
-    return float(np.mean([(answers == each).mean() for each in others])) if others else 1.0
 
 
 def neighbour_information(probabilities: NDArray[Any], affinity: csr_array) -> float:

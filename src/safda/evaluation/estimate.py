@@ -1,59 +1,46 @@
 """How good an adapted classifier is likely to be: an estimate of its accuracy, with an interval, without target labels.
 
 Two classifiers that err independently agree about as often as they are right. What adaptation learned from is not
-independent of it; two simple labellers that know nothing but the source's labels are as near to that as can be had:
-the graph, which lets these labels spread from neighbour to neighbour into the target, and a linear probe. How often the
-classifier agrees with the first, and how often the two agree with each other, tells its accuracy better than its own
-confidence does. docs/estimate.md has how much better, and the command that says so.
+independent of it; labels that spread from the source's samples over the graph of neighbours into the target are as near
+to that as can be had, since they know nothing but the source's labels. How often the classifier says the same tells its
+accuracy better than its own confidence does. docs/estimate.md has how much better, and the command that says so.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgWarning
-from sklearn.linear_model import RidgeClassifier
 
 from safda.classifier import Predictions
 from safda.data import Domain
-from safda.data.loader import evaluation_batches
-from safda.data.sampler import evenly_spaced_rows
 from safda.evaluation.scores.agreement import GRAPH
-from safda.methods.propagation import alignments, propagation_graph
+from safda.methods.propagation import propagation_graph
 
-Answers = NDArray[np.int64]
-
-_MOST_SAMPLES = 4096  # of the source teach the probe
-_DECAY = 0.01  # of the probe's weights, beside the mean square of a feature
 _DEVIATIONS = 1.645  # of a normal distribution, either way, hold nine of ten
 _FEWEST = 20  # target samples: of fewer, nothing can be said
 
 
 class Weights(NamedTuple):
-    """What makes an estimate of agreements beyond chance: constant + graph·a + graph_probe·b; how far it may be off.
+    """What makes an estimate of an agreement: both beyond chance, accuracy = constant + agreement · a.
 
     Attributes:
-        constant: what is taken away from all.
-        graph: what agreement with the graph's labels counts.
-        graph_probe: what agreement of the graph's labels with the probe's counts: how far both are to be believed.
+        constant: what is added to all.
+        agreement: what agreement counts.
         reach: half the width of the interval, beside what chance does to a few samples.
     """
 
     constant: float
-    graph: float
-    graph_probe: float
+    agreement: float
     reach: float
 
 
 #: By least squares over the runs of docs/estimate.md, where each data set counts alike; with any of them left out, the
 #: weights are much the same. The reach is what nine of ten errors stay within, on the data set that was left out.
-WEIGHTS = Weights(constant=-0.116, graph=0.857, graph_probe=0.322, reach=0.099)
+WEIGHTS = Weights(constant=-0.116, agreement=1.1, reach=0.099)
 LEVEL = 0.9
 METHOD = "agreement with labels that spread from the source"
 
@@ -80,32 +67,6 @@ class Estimate:
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
-class SourceLabellers:
-    """What the source's labels alone say of the target: through the graph of neighbours, and by a linear probe.
-
-    Args:
-        source: the labelled domain; samples of both must be features.
-        target: the other one.
-
-    Attributes:
-        graph: the class that reaches each target sample from the source's, over the graph.
-        probe: the class that a linear classifier gives it.
-    """
-
-    def __init__(self, source: Domain, target: Domain) -> None:
-        spread = propagation_graph(source, target, GRAPH).source_labels(GRAPH.alpha)
-        self.graph: Answers = spread.argmax(1).numpy()
-        self.probe: Answers = _probe_answers(source, target)
-
-    def agreement(self, answers: Answers) -> dict[str, float]:
-        """Return how often they agree with a classifier's answers, and with each other."""
-        return {
-            "graph": float((answers == self.graph).mean()),
-            "probe": float((answers == self.probe).mean()),
-            "graph_probe": float((self.graph == self.probe).mean()),
-        }
-
-
 def estimate_accuracy(predictions: Predictions, source: Domain, target: Domain) -> dict[str, Any] | None:
     """Estimate the accuracy of predictions of a target without labels.
 
@@ -119,19 +80,30 @@ def estimate_accuracy(predictions: Predictions, source: Domain, target: Domain) 
     """
     if len(target) < _FEWEST:
         return None
-    seen = SourceLabellers(source, target).agreement(predictions.logits.argmax(1))
-    return combined(seen, len(predictions.classes), len(target)).to_dict()
+    agreement = agreement_with_source_labels(predictions, source, target)
+    return estimate(agreement, len(predictions.classes), len(target)).to_dict()
 
 
-def combined(seen: Mapping[str, float], classes: int, samples: int, weights: Weights = WEIGHTS) -> Estimate:
-    """Make an estimate of agreements, as :meth:`SourceLabellers.agreement` has them.
+def agreement_with_source_labels(predictions: Predictions, source: Domain, target: Domain) -> float:
+    """Return the share of target samples of which labels that spread over the graph from the source say the same."""
+    spread = propagation_graph(source, target, GRAPH).source_labels(GRAPH.alpha)
+    return float((predictions.logits.argmax(1) == spread.argmax(1).numpy()).mean())
 
-    >>> found = combined({"graph": 0.8, "graph_probe": 0.8}, classes=31, samples=800)
-    >>> found.low < 0.8 < found.accuracy < found.high
+
+def estimate(agreement: float, classes: int, samples: int, weights: Weights = WEIGHTS) -> Estimate:
+    """Make an estimate of an agreement.
+
+    Args:
+        agreement: from :func:`agreement_with_source_labels`.
+        classes: how many there are.
+        samples: of the target.
+        weights: of the line.
+
+    >>> found = estimate(0.8, classes=31, samples=800)
+    >>> found.low < 0.8 < found.high
     True
     """
-    graph, both = (beyond_chance(seen[name], classes) for name in ("graph", "graph_probe"))
-    beyond = weights.constant + weights.graph * graph + weights.graph_probe * both
+    beyond = weights.constant + weights.agreement * beyond_chance(agreement, classes)
     accuracy = float(np.clip(beyond + (1 - beyond) / classes, 0, 1))
     by_chance = _DEVIATIONS * math.sqrt(accuracy * (1 - accuracy) / samples)
     reach = math.hypot(weights.reach, by_chance)
@@ -145,20 +117,6 @@ def beyond_chance(share: float, classes: int) -> float:
     0.5
     """
     return (share - 1 / classes) / (1 - 1 / classes)
-
-
-def _probe_answers(source: Domain, target: Domain) -> Answers:
-    """Learn a linear classifier from the source's features, made like the target's, and ask it of the target."""
-    align_source, align_target = alignments(source, target)
-    rows = evenly_spaced_rows(len(source), _MOST_SAMPLES)
-    features = align_source(source.batch(rows)).numpy()
-    labels = source.labelled("an estimate")[0][rows].numpy()
-    decay = _DECAY * len(features) / features.shape[1]  # features are of length one
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LinAlgWarning)  # of columns that do not vary; the decay takes care of them
-        probe = RidgeClassifier(alpha=decay).fit(features, labels)
-    answers = [probe.predict(align_target(batch).numpy()) for batch in evaluation_batches(target)]
-    return np.concatenate(answers)
 
 
 # ------------------------------------------------------------------------------ by confidence, calibrated by the source
