@@ -32,14 +32,10 @@ from safda.training.checkpoint import CANDIDATES
 
 Line = dict[str, Any]
 ROW = "default"
-QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+SOME = (0.0, 0.1, 0.2, 0.3, 0.5)
 #: What neighbours, information and agreement may count beside source labels, what is clearly above source only, and
 #: how pure neighbours must be for pseudo-labels to change at once.
-WEIGHTS = list(
-    itertools.product(
-        (0.0, 0.5, 1.0, 1.5, 2.0), QUARTERS, QUARTERS, (0.0, 0.02, 0.05, 0.1), (0.0, 0.6, 0.7, 0.8, 0.9, 1.1)
-    )
-)
+WEIGHTS = list(itertools.product((0.0, 0.5, 1.0, 2.0), SOME, SOME, (0.0, 0.02, 0.05), (0.0, 0.6, 0.7, 0.8, 0.9, 1.1)))
 HARM = 1.0  # points below source only
 BEGUN_WITH = {name: candidate.begins_with for name, candidate in CANDIDATES_TRIED.items()}
 
@@ -175,10 +171,10 @@ def by_rule(lines: list[Line], former: Mapping[tuple[str, str], float]) -> str:
         "highest information": _highest_of("information"),
         "highest agreement with source labels": _highest_of("source_labels"),
         "source labels + neighbours / 2": _highest(0.5, 0, 0, trusted=None, begun=0),
-        "… + information / 4": _highest(0.5, 0.25, 0, trusted=None, begun=0),
-        "… + agreement / 4": _highest(0.5, 0.25, 0.25, trusted=None, begun=0),
-        "… half of it of what it began with": _highest(0.5, 0.25, 0.25, trusted=None),
-        "… and by 0.02 above source only": _highest(0.5, 0.25, 0.25, 0.02, trusted=None),
+        "… + 0.2 information": _highest(0.5, 0.2, 0, trusted=None, begun=0),
+        "… + 0.3 agreement": _highest(0.5, 0.2, 0.3, trusted=None, begun=0),
+        "… half of it of what it began with": _highest(0.5, 0.2, 0.3, trusted=None),
+        "… and by 0.02 above source only": _highest(0.5, 0.2, 0.3, 0.02, trusted=None),
         "**… and SAF free or held, by the purity of neighbours**": lambda line: str(line["chosen"]),
         "the same, numbers chosen on the other data sets": _left_out(lines),
         "oracle's best candidate": lambda line: max(line["accuracy"], key=line["accuracy"].__getitem__),

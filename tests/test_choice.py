@@ -76,7 +76,7 @@ def test_the_score_is_what_each_counts():
     assert seen["source_labels"] == pytest.approx(2 / 3, abs=1e-6)  # by the second sample they differ
     answers = np.eye(2)[[0, 0, 1]]
     assert seen["neighbours"] == pytest.approx(neighbour_information(answers, Graph.affinity), abs=1e-5)
-    score = seen["source_labels"] + seen["neighbours"] / 2 + seen["information"] / 4 + seen["agreement"] / 4
+    score = seen["source_labels"] + 0.5 * seen["neighbours"] + 0.2 * seen["information"] + 0.3 * seen["agreement"]
     assert seen["score"] == pytest.approx(score, abs=1e-5)
 
 

@@ -24,7 +24,7 @@ from safda.methods.propagation import LabelPropagation
 SOURCE_ONLY = "source-only"  #: what a choice calls the classifier that did not adapt
 
 # How sure a classifier is depends on its recipe, and source only agrees with itself: neither may count for much.
-_COUNTS = {"source_labels": 1.0, "neighbours": 0.5, "information": 0.25, "agreement": 0.25}
+_COUNTS = {"source_labels": 1.0, "neighbours": 0.5, "information": 0.2, "agreement": 0.3}
 _CLEARLY = 0.02  # by so much must a score be above source only's
 _ALPHA = 0.9  # how far the source's labels spread
 
