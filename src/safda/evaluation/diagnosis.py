@@ -34,9 +34,10 @@ _SOURCE_LOST = 0.15  # share of the source that the adapted classifier gets wron
 _STUCK, _CONSTANT = 0.05, 0.01  # η this near to 0 or 1; η that varies no more than this
 _LESS_INFORMATION = 0.05  # as a share of ln K
 _MISSING, _RARE = 0.15, 0.6  # estimated share of a class beside the source's; share that is predicted beside it
+_MUCH_MISSING = 0.09  # share of the source that is in such classes: of less, it is as often wrong as right
 _FEW_EXPECTED = 5  # samples of a class, if it were as frequent as in the source: with fewer it is chance
 _UNLIKE = 0.15  # share of target samples that look like no class
-_SHIFTED = 0.25  # total variation between the classes' frequencies
+_SHIFTED = 0.2  # total variation between the classes' frequencies
 _CLEARER = 0.03  # confidence that a probe must have more if the domains' means are left as they are
 _CHANGED = 0.02  # share of the target by which a class gains or loses
 _NEIGHBOURS = 8
@@ -328,7 +329,7 @@ def _missing(summary: Mapping[str, Any]) -> Iterable[Finding]:
             "if they cannot be there, leave them out of the source; if they may be rare, set "
             "--pseudo_labels.distribution_alignment 0, or SAF makes them as frequent as others; if they are there, "
             "label a few",
-            WARNING,
+            WARNING if share >= _MUCH_MISSING else NOTE,
         )
 
 
@@ -339,28 +340,38 @@ def _unlike(summary: Mapping[str, Any]) -> Iterable[Finding]:
             "samples that look like no class of the source",
             f"{unlike['share']:.0%} of the target lies where 1% of the source does, and gets no sure answer; such as "
             f"{_some(unlike['samples'])}",
-            "look at these: they are of classes that the source lacks, or of known ones changed beyond recognition",
-            WARNING,
+            "look at these: they may be of classes that the source lacks; more often known ones look different",
+            NOTE,
         )
 
 
 def _label_shift(summary: Mapping[str, Any]) -> Iterable[Finding]:
-    priors = summary["observations"].get("priors")
-    if not priors:
-        return
-    source, estimated = (np.array([each[which] for each in priors.values()]) for which in ("source", "estimated"))
-    moved = total_variation(source, estimated)
-    if moved > _SHIFTED:
-        names = list(priors)
-        most = [names[k] for k in np.argsort(-np.abs(estimated - source), kind="stable")[:_MOST_NAMED]]
-        changes = ", ".join(f"{name} {priors[name]['source']:.1%} → {priors[name]['estimated']:.1%}" for name in most)
+    """Look at the answers: on data sets at hand their shares are nearer to the truth than estimates by a probe are."""
+    classes = summary["classes"]
+    source, predicted = (np.array([each[which] for each in classes.values()]) for which in ("source", "predicted"))
+    moved = total_variation(source, predicted)
+    if moved > _SHIFTED and not swallowing_class(summary):
+        names = list(classes)
+        most = [names[k] for k in np.argsort(-np.abs(predicted - source), kind="stable")[:_MOST_NAMED]]
+        changes = ", ".join(f"{name} {classes[name]['source']:.1%} → {classes[name]['predicted']:.1%}" for name in most)
         yield Finding(
             "classes are not as frequent as in the source",
-            f"some {moved:.0%} of the target would have to change class to be as the source is: {changes}",
-            "--pseudo_labels.distribution_alignment 0 lets them differ; these are estimates, which hold if a class "
-            "looks alike in both domains: label a few samples where it matters",
+            f"{moved:.0%} of the answers would have to be others to be shared out as the source is: {changes}"
+            f"{_estimated_shift(summary)}",
+            "if that cannot be, label a few samples of these classes; if it is so, "
+            "--pseudo_labels.distribution_alignment 0 lets them differ more",
             WARNING,
         )
+
+
+def _estimated_shift(summary: Mapping[str, Any]) -> str:
+    priors = summary["observations"].get("priors")
+    if not priors:
+        return ""
+    source, estimated = (np.array([each[which] for each in priors.values()]) for which in ("source", "estimated"))
+    return (
+        f"; by an estimate that holds if a class looks alike in both domains, {total_variation(source, estimated):.0%}"
+    )
 
 
 def _gained_and_lost(summary: Mapping[str, Any]) -> Iterable[Finding]:
