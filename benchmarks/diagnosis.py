@@ -26,7 +26,7 @@ import safda
 from safda.bench.lab import labs_in
 from safda.data import Domain, load_domain
 from safda.evaluation.choice import SOURCE_ONLY
-from safda.evaluation.diagnosis import SERIOUS, diagnose
+from safda.evaluation.diagnosis import NOTE, SERIOUS, diagnose
 from safda.evaluation.label_shift import class_shares, total_variation
 from safda.evaluation.verdict import TRUST, judge
 from safda.training.checkpoint import RunFolder
@@ -190,10 +190,9 @@ def adapted(source: Samples, target: Samples, run: Path, knobs: dict[str, Any]) 
 
 @dataclass(frozen=True)
 class Seen:
-    """A run of a lab: what its diagnosis found, whether something serious, and which findings are true of it."""
+    """A run of a lab: what its diagnosis found, with its severity, whether it was harmed, which findings are true."""
 
-    kinds: set[str]
-    serious: bool
+    found: dict[str, str]
     harmed: bool
     true: dict[str, bool]
 
@@ -205,11 +204,9 @@ def look_at(labs: Iterable[Path]) -> Iterator[Seen]:
             result = lab.store.result(cell) if cell.row == ROW else None
             summary = RunFolder.open(lab.store.path(cell)).summary if result else None
             if result and summary:
-                findings = diagnose(summary)
-                kinds = {kind_of(each["title"]) for each in findings}
-                serious = any(each["severity"] == SERIOUS for each in findings)
+                found = {kind_of(each["title"]): each["severity"] for each in diagnose(summary)}
                 harmed = result["accuracy"] < result["candidates"][SOURCE_ONLY] - HARM
-                yield Seen(kinds, serious, harmed, truths(cell.source, cell.target, harmed))
+                yield Seen(found, harmed, truths(cell.source, cell.target, harmed))
 
 
 def of_labs(labs: Iterable[Path]) -> str:
@@ -219,17 +216,22 @@ def of_labs(labs: Iterable[Path]) -> str:
     where labels say so; unknown samples, never: all classes are in the source. Others are counted, and not judged.
     """
     runs = list(look_at(labs))
-    head = f"| finding, over {len(runs)} runs | made | of these right | not made, where it is true |"
-    rows = [head, "|---|---:|---:|---:|"]
+    head = (
+        f"| finding, over {len(runs)} runs | warned of | rightly | as a note | rightly | not told, where it is true |"
+    )
+    rows = [head, "|---|" + "---:|" * 5]
     for kind in FINDINGS.values():
-        made = [run for run in runs if kind in run.kinds]
-        cells: tuple[Any, ...] = (len(made), "–", "–")
-        if all(kind in run.true for run in runs):
-            right = sum(run.true[kind] for run in made)
-            cells = (len(made), right, sum(run.true[kind] for run in runs) - right)
-        rows.append(f"| {kind} | {' | '.join(map(str, cells))} |")
+        told = [run for run in runs if kind in run.found]
+        noted = [run for run in told if run.found[kind] == NOTE]
+        warned = [run for run in told if run.found[kind] != NOTE]
+
+        def right(some: list[Seen], kind: str = kind) -> Any:
+            return sum(run.true[kind] for run in some) if all(kind in run.true for run in runs) else "–"
+
+        missed = right([run for run in runs if kind not in run.found])
+        rows.append(f"| {kind} | {len(warned)} | {right(warned)} | {len(noted)} | {right(noted)} | {missed} |")
     fine = [run for run in runs if not run.harmed]
-    slandered = sum(run.serious for run in fine)
+    slandered = sum(SERIOUS in run.found.values() for run in fine)
     return "\n".join([*rows, "", f"Of {len(fine)} runs that were not harmed, {slandered} have a serious finding."])
 
 
