@@ -36,6 +36,7 @@ from safda.evaluation.estimate import (
     beyond_chance,
     difference_of_confidences,
     estimate,
+    likely_accuracy,
 )
 from safda.evaluation.scores import COSTS, SCORES, Outputs, scores
 from safda.evaluation.scores.agreement import GRAPH
@@ -255,9 +256,19 @@ def _scores_table(runs: Sequence[Run]) -> str:
         cells = [_number(regrets[name].get(data)) for data in sets]
         mean_rank, mean_regret = (np.mean(list(means[name].values())) for means in (ranks, regrets))
         lines.append(f"| `{name}` | {mean_rank:.2f} | {mean_regret:.1f} | {' | '.join(cells)} |")
+    taken = {
+        data: float(np.mean([_regret_of_taken(group) for group in some if any(run.taken for run in group)] or [np.nan]))
+        for data, some in groups(runs).items()
+    }
+    cells = [_number(taken[data]) for data in sets]
+    lines.append(f"| **the default's choice** | | {np.mean(list(taken.values())):.1f} | {' | '.join(cells)} |")
     cells = [_number(chance[data]) for data in sets]
     lines.append(f"| one at random | 0 | {np.mean(list(chance.values())):.1f} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _regret_of_taken(group: Group) -> float:
+    return 100 * (max(run.accuracy for run in group) - next(run.accuracy for run in group if run.taken))
 
 
 def _accuracies(some: Iterable[Group]) -> list[list[float]]:
@@ -353,8 +364,7 @@ def _beyond(run: Run, names: Sequence[str]) -> list[float]:
 
 
 def _on_line(run: Run, names: Sequence[str], line: Array) -> float:
-    beyond = float(np.dot(_beyond(run, names), line))
-    return float(np.clip(beyond + (1 - beyond) / run.classes, 0, 1))
+    return likely_accuracy(float(np.dot(_beyond(run, names), line)), run.classes)
 
 
 def weights_of(runs: Sequence[Run]) -> Weights:

@@ -40,7 +40,7 @@ class Weights(NamedTuple):
 
 #: By least squares over the runs of docs/estimate.md, where each data set counts alike; with any of them left out, the
 #: weights are much the same. The reach is what nine of ten errors stay within, on the data set that was left out.
-WEIGHTS = Weights(constant=-0.116, agreement=1.1, reach=0.099)
+WEIGHTS = Weights(constant=-0.164, agreement=1.165, reach=0.117)
 LEVEL = 0.9
 METHOD = "agreement with labels that spread from the source"
 
@@ -103,20 +103,29 @@ def estimate(agreement: float, classes: int, samples: int, weights: Weights = WE
     >>> found.low < 0.8 < found.high
     True
     """
-    beyond = weights.constant + weights.agreement * beyond_chance(agreement, classes)
-    accuracy = float(np.clip(beyond + (1 - beyond) / classes, 0, 1))
+    accuracy = likely_accuracy(weights.constant + weights.agreement * beyond_chance(agreement, classes), classes)
     by_chance = _DEVIATIONS * math.sqrt(accuracy * (1 - accuracy) / samples)
     reach = math.hypot(weights.reach, by_chance)
     return Estimate(accuracy, max(accuracy - reach, 0.0), min(accuracy + reach, 1.0), LEVEL, METHOD)
 
 
 def beyond_chance(share: float, classes: int) -> float:
-    """Return a share of equal answers as 0 for what chance gives, and 1 for all.
+    """Return a share of equal answers as 0 for what chance gives, or less, and 1 for all.
 
-    >>> beyond_chance(0.75, classes=2)
-    0.5
+    >>> beyond_chance(0.75, classes=2), beyond_chance(0.1, classes=2)
+    (0.5, 0.0)
     """
-    return (share - 1 / classes) / (1 - 1 / classes)
+    return max(0.0, (share - 1 / classes) / (1 - 1 / classes))
+
+
+def likely_accuracy(beyond: float, classes: int) -> float:
+    """Return the share that is so far beyond chance: what chance gives at least, and all at most.
+
+    >>> likely_accuracy(0.5, classes=2), likely_accuracy(-0.1, classes=4), likely_accuracy(1.1, classes=4)
+    (0.75, 0.25, 1.0)
+    """
+    beyond = float(np.clip(beyond, 0, 1))
+    return beyond + (1 - beyond) / classes
 
 
 # ------------------------------------------------------------------------------ by confidence, calibrated by the source
