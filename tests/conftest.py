@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from safda.classifier import Predictions
+from safda.cli import main
 from safda.data import load_domain
 from safda.evaluation.scores import Outputs
 
@@ -67,3 +68,13 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
         features, labels = blobs(seed, shift)
         np.savez(tmp_path / f"{name}.npz", features=features, labels=labels, classes=names)
     return tmp_path / "source.npz", tmp_path / "target.npz"
+
+
+def run_cli(capsys, *words):
+    """Call the command line; returns its exit code and what it printed, and complained of."""
+    try:
+        code = main([str(word) for word in words])
+    except SystemExit as exit_:
+        code = exit_.code
+    out, err = capsys.readouterr()
+    return code, out, err

@@ -17,8 +17,9 @@ import safda
 from safda.api import resume
 from safda.classifier import Predictions
 from safda.cli import main
+from safda.data import load_domain
 from safda.evaluation.choice import SOURCE_ONLY, choose, neighbour_information
-from safda.evaluation.verdict import judge
+from safda.evaluation.verdict import judge, neighbour_structure
 from safda.methods import propagation
 from safda.presets import CANDIDATES
 from safda.recipe import preset
@@ -272,6 +273,15 @@ def test_where_lengths_tell_classes_they_are_kept(tmp_path):
     of_source_only = safda.Adapted.load(tmp_path / "run" / "candidates" / SOURCE_ONLY)
     assert of_source_only.recipe.network.features == "standardised"
     assert of_source_only.evaluate((rows * 1.1, labels)).accuracy > 0.95
+    plain = neighbour_structure(of_source_only, load_domain(rows * 1.1))
+    assert adapted.summary["structure"]["neighbours"] > plain["neighbours"] + 0.3  # lengths tell who is near, too
+
+
+def test_a_run_holds_names_where_the_sources_neighbours_are_of_other_classes(both, tmp_path):
+    (source, labels), target = both
+    mixed = np.random.default_rng(0).permutation(labels)
+    safda.fit((source, mixed), target, out=tmp_path / "run", cpu=True, **KNOBS)
+    assert set(RunFolder.open(tmp_path / "run").choice["evidence"]) == {SOURCE_ONLY, "mdd", "saf-held", "mdd-joint"}
 
 
 def test_a_summary_from_before_there_was_a_choice_can_still_be_judged(both, tmp_path):

@@ -15,15 +15,7 @@ from safda.errors import SafdaError
 from safda.methods import METHODS
 from safda.view import TrainingView, methods_table
 from tests.conftest import MDD_ALONE, SHORT, SOURCE_ONLY, TINY, blobs, flat_digits
-
-
-def run(capsys, *words):
-    try:
-        code = main([str(word) for word in words])
-    except SystemExit as exit_:
-        code = exit_.code
-    out, err = capsys.readouterr()
-    return code, out, err
+from tests.conftest import run_cli as run
 
 
 def tiny(**more):

@@ -19,7 +19,6 @@ from scipy import stats
 from sklearn.manifold import trustworthiness
 
 import safda
-from safda.cli import main
 from safda.data import Domain, load_domain
 from safda.errors import SafdaError, SafdaWarning
 from safda.evaluation.oracle import calibration_error
@@ -30,7 +29,7 @@ from safda.report.html import json_in_html, render
 from safda.report.write import write_report
 from safda.text import printable
 from safda.training.checkpoint import RunFolder
-from tests.conftest import TINY, blobs
+from tests.conftest import TINY, blobs, run_cli
 from tests.test_pictures import folder
 
 NASTY = "</script><script>hacked=1</script><img src=x onerror=hacked=1>\x1b[2J\u2028\u202e\"'&{{ 7*7 }}"
@@ -58,15 +57,6 @@ class Page(HTMLParser):
     @property
     def words(self):
         return " ".join(" ".join(self.text).split())
-
-
-def run_cli(capsys, *words):
-    try:
-        code = main([str(word) for word in words])
-    except SystemExit as exit_:
-        code = exit_.code
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.fixture(scope="module")
