@@ -1,10 +1,12 @@
-"""Which tasks of a benchmark are of which data set."""
+"""Which tasks of a benchmark are of which data set, and where their domains are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from safda.bench.benchmark import Benchmark
+from safda.data import EMBEDDED
 from safda.errors import SafdaError, nearest
 
 
@@ -18,3 +20,12 @@ def data_sets(benchmark: Benchmark, chosen: Iterable[str] | None = None) -> dict
         if name not in sets:
             raise SafdaError(f"{benchmark.name}: no data set {name!r}{nearest(name, sets)}")
     return {name: tasks for name, tasks in sets.items() if chosen is None or name in chosen}
+
+
+def domains_of(benchmark: Benchmark, task: str, data: Path) -> tuple[str | Path, str | Path]:
+    """Return where a task's source and target are: files in a folder, or names of what is embedded."""
+    source, target = (benchmark.domains[end] for end in task.split("→"))
+    return (
+        source if source in EMBEDDED else data / source,
+        target if target in EMBEDDED else data / target,
+    )

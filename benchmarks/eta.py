@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 import safda
-from benchmarks.data_sets import data_sets
+from benchmarks.data_sets import data_sets, domains_of
 from benchmarks.etas import BETA, LookAheadSAF, OracleSAF, ReliabilitySAF, stand_ins
 from safda.bench.benchmark import Benchmark, load_benchmark
 from safda.bench.cells import limit_threads
@@ -178,7 +178,7 @@ def fill(
     for key in every:
         if key not in there:
             _, task, row, seed, _ = key
-            source, target = load_pair(*(data / benchmark.domains[end] for end in task.split("→")))
+            source, target = load_pair(*domains_of(benchmark, task, data))
             line = {**dict(zip(KEY, key, strict=True)), **fit(ROWS[row], source, target, seed, {"steps": steps})}
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -193,7 +193,7 @@ def read_lines(file: Path) -> list[Line]:
         raise SafdaError(f"{file}: is not lines of JSON ({error}); mend it, or choose another -o") from None
 
 
-def load_pair(source: Path, target: Path) -> tuple[Domain, Domain]:
+def load_pair(source: str | Path, target: str | Path) -> tuple[Domain, Domain]:
     """Read both domains, the target's classes numbered as the source's."""
     here, there = load_domain(source), load_domain(target)
     assert isinstance(here, Domain)

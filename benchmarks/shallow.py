@@ -2,6 +2,7 @@
 
     python -m benchmarks.shallow --data DATA -o RESULTS.jsonl [--sets surf digits] [--methods coral jdot]
     python -m benchmarks.shallow --data CASES --benchmark CASES/hard.toml -o RESULTS.jsonl
+    python -m benchmarks.shallow --benchmark digits-methods -o RESULTS.jsonl
 
 Every task of a benchmark (``suite`` unless another is named), every method, one line of JSON each; runs that are there
 are not made again, so a benchmark that was stopped goes on. Then a table: mean accuracy per data set, in brackets the
@@ -44,7 +45,7 @@ from sklearn.semi_supervised import LabelSpreading
 from sklearn.svm import SVC
 from torch import Tensor
 
-from benchmarks.data_sets import data_sets
+from benchmarks.data_sets import data_sets, domains_of
 from safda import text
 from safda.bench.benchmark import Benchmark, load_benchmark
 from safda.bench.cells import limit_threads
@@ -175,7 +176,7 @@ METHODS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data", type=Path, required=True, help="a folder with the benchmark's files")
+    parser.add_argument("--data", type=Path, default=Path(), help="a folder with the benchmark's files, if it has any")
     parser.add_argument("-o", "--out", type=Path, required=True, help="a file for lines of JSON; runs in it are kept")
     parser.add_argument("--benchmark", default="suite", help="a benchmark's name or .toml file (default: suite)")
     parser.add_argument("--sets", nargs="+", help="data sets, by what their domains' names begin with (default: all)")
@@ -228,7 +229,7 @@ def read_lines(file: Path) -> list[Line]:
 
 def run_task(benchmark: Benchmark, task: str, data: Path, methods: Iterable[str], scaling: str) -> Iterator[Line]:
     """Run methods on one task, and score each."""
-    pair, truth = load_pair(*(data / benchmark.domains[end] for end in task.split("→")))
+    pair, truth = load_pair(*domains_of(benchmark, task, data))
     pair = pair.standardised(scaling)
     for method in methods:
         used = METHODS[method].within_reach(pair)
@@ -248,7 +249,7 @@ def run_task(benchmark: Benchmark, task: str, data: Path, methods: Iterable[str]
         }
 
 
-def load_pair(source: Path, target: Path) -> tuple[Pair, Labels]:
+def load_pair(source: str | Path, target: str | Path) -> tuple[Pair, Labels]:
     """Read what methods may see and, apart from it, the target's true classes, numbered as the source's are."""
     labelled, scored = (load_domain(path) for path in (source, target))
     numbers, classes = labelled.labelled("a source")

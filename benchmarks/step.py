@@ -58,21 +58,23 @@ def main() -> None:
     print(json.dumps({"threads": options.threads, "rounds": options.rounds, "ratios": summary}))
 
 
-def step_seconds(steps: int, methods: Sequence[str], **changes: Any) -> list[float]:
-    """Seconds that each step of the real loop takes, on arrays, after a warm-up."""
+def step_seconds(
+    steps: int, methods: Sequence[str], shape: tuple[int, ...] = (FEATURES,), **changes: Any
+) -> list[float]:
+    """Seconds that each step of the real loop takes, on samples of a shape, after a warm-up."""
     recipe = Recipe().override(
         {"steps": steps + 10, "batch": BATCH, "methods": list(methods), "log_every": 10, **changes}
     )
     torch.manual_seed(0)
     labels = torch.randint(0, CLASSES, (SAMPLES,))
-    source = Domain("source", torch.randn(SAMPLES, FEATURES).relu(), labels, tuple(map(str, range(CLASSES))))
-    target = Domain("target", torch.randn(SAMPLES, FEATURES).relu())
+    source = Domain("source", torch.randn(SAMPLES, *shape).relu(), labels, tuple(map(str, range(CLASSES))))
+    target = Domain("target", torch.randn(SAMPLES, *shape).relu())
     times: list[float] = []
 
     def callback(step: int, metrics: Mapping[str, float] | None) -> None:
         times.append(time.perf_counter())
 
-    model = AdaptationModel(recipe, torch.zeros(FEATURES), CLASSES)
+    model = AdaptationModel(recipe, torch.zeros(shape), CLASSES)
     train(model, source, target, accelerator=make_accelerator(recipe, cpu=True), callback=callback)
     return [after - before for before, after in pairwise(times[9:])]
 

@@ -138,6 +138,8 @@ def test_methods_are_listed_with_what_they_need_and_go_with(capsys):
     assert list(listed) == list(METHODS)
     assert all(each["paper"] and each["title"] for name, each in listed.items() if name != "pseudo_labels")
     assert listed["mcd"]["passes"] == "6"
+    assert listed["mcd"]["cost"] == f"{METHODS['mcd'].cost:g}×"
+    assert all(float(each["cost"].removesuffix("×")) >= 1 for each in listed.values())  # none is cheaper than none
     assert listed["mdd"]["saf"] == "yes"
     assert listed["adda"]["saf"] == f"no: {METHODS['adda'].excludes['saf']}"
     text = Console(width=160)

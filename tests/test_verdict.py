@@ -96,6 +96,29 @@ def test_a_target_in_which_classes_do_not_show_is_not_trusted(dimensions):
     assert "no more alike than in noise" in words
 
 
+class Sentiment:
+    """A classifier that adds up two words, in the first columns."""
+
+    def answer(self, domain):
+        score = domain.inputs.numpy()[:, :2].sum(1, keepdims=True)
+        logits = np.hstack([score, -score, np.full((len(score), 2), -9)]).astype(np.float32)
+        return Predictions(tuple(map(str, range(len(score)))), CLASSES, logits, logits)
+
+
+@pytest.mark.parametrize("told_by", ["two words that go together", "noise"])
+def test_where_neighbours_tell_nothing_the_classifiers_confidence_may_still_tell(told_by):
+    words = rng.choice([-1.0, 1.0], size=(3000, 1)).repeat(2, axis=1)
+    if told_by == "noise":
+        words = rng.permuted(words, axis=0)
+    rows = np.hstack([words, 50 * rng.normal(size=(3000, 60))])  # most of what tells neighbours apart means nothing
+    structure = neighbour_structure(Sentiment(), Domain("t", torch.tensor(rows, dtype=torch.float32)))
+    assert structure["neighbours"] < structure["shuffled"] + 0.05
+    assert (structure["p_value"] < 1e-6) == (told_by != "noise")
+    verdict, words = judged(ALL, ALL, structure)
+    assert verdict == ("do not trust" if told_by == "noise" else "doubt")
+    assert "samples near each other look no more alike than in noise" in words
+
+
 class Longer:
     """A classifier that looks at lengths alone."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import ks_2samp
 from sklearn.metrics import cohen_kappa_score
 from torch import Tensor
 
@@ -31,6 +32,7 @@ TRUST, DOUBT, DISTRUST = "trust", "doubt", "do not trust"
 # docs/verdict.md has what both are on the data sets at hand, and on noise.
 _DOUBTFUL_KAPPA, _BAD_KAPPA = 0.6, 0.3
 _DOUBTFUL_STRUCTURE, _MIN_STRUCTURE = 0.5, 0.05
+_NO_CHANCE = 0.001  # a p-value below which what is seen is not what shuffled columns give
 _MIN_SAMPLES = 20  # with fewer, nothing can be said of neighbours
 _MAX_SAMPLES = 4096  # so many are enough to see whether near ones are alike
 _COSTS = ("outputs", "source", "pass", "fit", "graph")  # of scores: what a run can afford at its end
@@ -125,22 +127,23 @@ def neighbour_structure(source_only: Adapted, features: Domain, scaling: str = "
         scaling: in which of :data:`~safda.methods.propagation.FEATURES` samples are near each other.
 
     Returns:
-        the agreement of neighbours beyond chance (kappa): ``neighbours`` as it is, and ``shuffled``; None of a few
-        samples.
+        the agreement of neighbours beyond chance (kappa), ``neighbours`` as it is and ``shuffled``; and ``p_value`` of
+        the confidences being those of the shuffled samples (Kolmogorov–Smirnov). None of a few samples.
     """
     if len(features) < _MIN_SAMPLES:
         return None
     rows = evenly_spaced_rows(len(features), _MAX_SAMPLES)
     values = features.batch(rows)
     shuffled = torch.from_numpy(np.random.default_rng(0).permuted(values.numpy(), axis=0))
-    return {
-        name: _neighbour_kappa(source_only, Domain(features.name, each), scaling)
-        for name, each in (("neighbours", values), ("shuffled", shuffled))
-    }
+    both = [Domain(features.name, each) for each in (values, shuffled)]
+    answers = [source_only.answer(each) for each in both]
+    near, by_chance = (_neighbour_kappa(*each, scaling) for each in zip(answers, both, strict=True))
+    same = ks_2samp(*(each.confidence for each in answers))
+    return {"neighbours": near, "shuffled": by_chance, "p_value": float(same.pvalue)}
 
 
-def _neighbour_kappa(source_only: Adapted, some: Domain, scaling: str) -> float:
-    labels, near = _predicted_labels(source_only.answer(some)), nearest_samples(some, scaling)
+def _neighbour_kappa(answers: Predictions, to: Domain, scaling: str) -> float:
+    labels, near = _predicted_labels(answers), nearest_samples(to, scaling)
     return _agreement(np.repeat(labels, np.diff(near.indptr)), labels[near.indices])["kappa"]
 
 
@@ -164,8 +167,9 @@ def _concerns(summary: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     elif agreement["kappa"] < _DOUBTFUL_KAPPA:
         telling = f"it agrees with source only on {agreement['share']:.0%} of the samples"
         (serious if agreement["kappa"] < _BAD_KAPPA else slight).append(telling)
-    if classes_do_not_show(structure):
-        serious.append("to a source-only classifier, samples near each other look no more alike than in noise")
+    if structure and _neighbours_tell_nothing(structure):
+        telling = "to a source-only classifier, samples near each other look no more alike than in noise"
+        (serious if classes_do_not_show(structure) else slight).append(telling)
     elif structure and structure["neighbours"] < _DOUBTFUL_STRUCTURE:
         slight.append("to a source-only classifier, samples near each other often look different")
     return serious, slight
@@ -181,8 +185,18 @@ def swallowing_class(summary: Mapping[str, Any]) -> tuple[str, float, float] | N
 
 
 def classes_do_not_show(structure: Mapping[str, float] | None) -> bool:
-    """Return whether samples near each other look no more alike than in noise, from :func:`neighbour_structure`."""
-    return structure is not None and structure["neighbours"] < structure["shuffled"] + _MIN_STRUCTURE
+    """Return whether the target looks like noise to a source-only classifier, from :func:`neighbour_structure`.
+
+    Neighbours are then no more alike than in noise, and it is as sure as it is in noise. In features where neighbours
+    tell little by nature, such as counts of words, the second shows that it sees something.
+    """
+    if structure is None:
+        return False
+    return _neighbours_tell_nothing(structure) and structure.get("p_value", 1.0) > _NO_CHANCE
+
+
+def _neighbours_tell_nothing(structure: Mapping[str, float]) -> bool:
+    return structure["neighbours"] < structure["shuffled"] + _MIN_STRUCTURE
 
 
 def _is_source_only(summary: Mapping[str, Any]) -> bool:

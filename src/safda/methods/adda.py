@@ -41,6 +41,7 @@ class ADDA(Method):
     """
 
     paper = "Tzeng et al., CVPR 2017"
+    cost = 1.7
     passes = 2
     excludes: ClassVar[Mapping[str, str]] = {
         "saf": "SAF trains C on the target's features, and ADDA lets C stand still by then"

@@ -24,6 +24,7 @@ class AFN(Method):
     """
 
     paper = "Xu et al., ICCV 2019"
+    cost = 1.0
 
     @dataclass(frozen=True)
     class Knobs:

@@ -22,6 +22,7 @@ class BSP(Method):
     """
 
     paper = "Chen et al., ICML 2019"
+    cost = 1.1
     rides = True
 
     @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class CAT(Method):
     """
 
     paper = "Deng et al., ICCV 2019"
+    cost = 1.1
     rides = True
 
     @dataclass(frozen=True)

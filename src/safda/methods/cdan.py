@@ -23,6 +23,7 @@ class CDAN(Method):
     """
 
     paper = "Long et al., NeurIPS 2018"
+    cost = 2.1
 
     @dataclass(frozen=True)
     class Knobs(DANN.Knobs):

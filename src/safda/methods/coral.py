@@ -20,6 +20,7 @@ class CORAL(Method):
     """
 
     paper = "Sun & Saenko, ECCV workshops 2016"
+    cost = 1.0
 
     @dataclass(frozen=True)
     class Knobs:

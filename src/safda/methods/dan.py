@@ -26,6 +26,7 @@ class DAN(Method):
     """
 
     paper = "Long et al., ICML 2015"
+    cost = 1.1
 
     @dataclass(frozen=True)
     class Knobs:

@@ -22,6 +22,7 @@ class DANN(Method):
     """
 
     paper = "Ganin & Lempitsky, ICML 2015"
+    cost = 1.8
 
     @dataclass(frozen=True)
     class Knobs(RampedWeight):

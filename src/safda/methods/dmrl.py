@@ -30,6 +30,7 @@ class DMRL(DANN):
     """
 
     paper = "Wu et al., ECCV 2020"
+    cost = 3.7
     passes = 3
 
     @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class EMixNet(MDD):
     """
 
     paper = "Zhong et al., AAAI 2021"
+    cost = 2.0
     passes = 2
 
     @dataclass(frozen=True)

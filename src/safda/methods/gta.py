@@ -35,6 +35,7 @@ class GTA(Method):
     """
 
     paper = "Sankaranarayanan et al., CVPR 2018"
+    cost = 29.0
     pictures_only = True
 
     @dataclass(frozen=True)

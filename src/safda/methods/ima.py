@@ -34,6 +34,7 @@ class ImA(MDD):
     """
 
     paper = "Jiang et al., ICML 2020"
+    cost = 2.0
 
     @dataclass(frozen=True)
     class Knobs(MDD.Knobs):

@@ -29,6 +29,7 @@ class JAN(Method):
     """
 
     paper = "Long et al., ICML 2017"
+    cost = 1.0
 
     @dataclass(frozen=True)
     class Knobs:

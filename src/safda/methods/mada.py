@@ -28,6 +28,7 @@ class MADA(Method):
     """
 
     paper = "Pei et al., AAAI 2018"
+    cost = 27.0
 
     @dataclass(frozen=True)
     class Knobs(DANN.Knobs):

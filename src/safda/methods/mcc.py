@@ -26,6 +26,7 @@ class MCC(Method):
     """
 
     paper = "Jin et al., ECCV 2020"
+    cost = 1.0
 
     @dataclass(frozen=True)
     class Knobs:

@@ -29,6 +29,7 @@ class MCD(Method):
     """
 
     paper = "Saito et al., CVPR 2018"
+    cost = 7.6
     passes = 6
 
     @dataclass(frozen=True)

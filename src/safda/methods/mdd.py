@@ -22,6 +22,7 @@ class MDD(Method):
     """
 
     paper = "Zhang et al., ICML 2019"
+    cost = 1.4
 
     @dataclass(frozen=True)
     class Knobs(RampedWeight):

@@ -34,6 +34,7 @@ class PseudoLabels(Method):
     """
 
     rides = True
+    cost = 1.0
 
     @dataclass(frozen=True)
     class Knobs:

@@ -23,6 +23,7 @@ class SAFMethod(Method):
     """λ_M·L_M of :class:`~safda.methods.saf.SAF`, with each row of the paper's ablation table as a knob."""
 
     paper = "Xu et al., 2022"
+    cost = 1.4
     requires = ("pseudo_labels",)
     rides = True
 

@@ -22,6 +22,7 @@ class SelfTraining(Method):
     """
 
     paper = "Lee, ICML workshop 2013"
+    cost = 1.0
     rides = True
 
     @dataclass(frozen=True)

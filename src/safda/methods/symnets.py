@@ -30,6 +30,7 @@ class SymNets(Method):
     """
 
     paper = "Zhang et al., CVPR 2019"
+    cost = 2.1
 
     @dataclass(frozen=True)
     class Knobs(RampedWeight):

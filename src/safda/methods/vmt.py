@@ -38,6 +38,7 @@ class VMT(DANN):
     """
 
     paper = "Mao et al., 2019"
+    cost = 4.5
     passes = 4
 
     @dataclass(frozen=True)
