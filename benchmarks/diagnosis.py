@@ -24,12 +24,14 @@ from numpy.typing import NDArray
 
 import safda
 from safda.bench.lab import labs_in
+from safda.classifier import Adapted
 from safda.data import Domain, load_domain
 from safda.evaluation.choice import SOURCE_ONLY
 from safda.evaluation.diagnosis import NOTE, SERIOUS, diagnose
 from safda.evaluation.label_shift import class_shares, total_variation
-from safda.evaluation.verdict import TRUST, judge
-from safda.training.checkpoint import RunFolder
+from safda.evaluation.verdict import TRUST, judge, neighbour_structure
+from safda.methods.propagation import best_features
+from safda.training.checkpoint import CANDIDATES, RunFolder
 
 ROW = "default"
 HARM = 0.01  # accuracy below source only's
@@ -155,7 +157,8 @@ def broken(data: Path, out: Path) -> str:
             if name == "unknown classes" and both[0][1].max() < 2:
                 continue  # of two classes, the source needs both
             run = out / f"{name.replace(' ', '-')}-{task.replace('/', '-')}"
-            summary = adapted(*case.change(*both), run, case.knobs)
+            changed = case.change(*both)
+            summary = seen_today(adapted(*changed, run, case.knobs), run, load_domain(changed[0]), changed[1][0])
             verdict, kinds = judge(summary)["verdict"], [kind_of(each["title"]) for each in diagnose(summary)]
             right = FINDINGS[case.called] in kinds if case.called else verdict != TRUST
             counts.setdefault(name, []).append(right)
@@ -185,6 +188,17 @@ def adapted(source: Samples, target: Samples, run: Path, knobs: dict[str, Any]) 
     return summary
 
 
+def seen_today(summary: dict[str, Any], run: Path, source: Any, target: Any) -> dict[str, Any]:
+    """Return a run's summary with neighbours as they are looked at today: a run may be of a time before that."""
+    source_only = run / CANDIDATES / SOURCE_ONLY
+    if not source_only.exists():
+        return summary
+    unlabelled = load_domain(target).unlabelled()
+    assert isinstance(unlabelled, Domain)
+    structure = neighbour_structure(Adapted.load(source_only), unlabelled, best_features(source)[0])
+    return {**summary, "structure": structure}
+
+
 # -------------------------------------------------------------------------------------------------- the runs of a lab
 
 
@@ -204,6 +218,7 @@ def look_at(labs: Iterable[Path]) -> Iterator[Seen]:
             result = lab.store.result(cell) if cell.row == ROW else None
             summary = RunFolder.open(lab.store.path(cell)).summary if result else None
             if result and summary:
+                summary = seen_today(summary, lab.store.path(cell), load_domain(cell.source), cell.target)
                 found = {kind_of(each["title"]): each["severity"] for each in diagnose(summary)}
                 harmed = result["accuracy"] < result["candidates"][SOURCE_ONLY] - HARM
                 yield Seen(found, harmed, truths(cell.source, cell.target, harmed))
