@@ -31,6 +31,7 @@ _NOISE: dict[str, Callable[[np.random.Generator, Array], Array]] = {
     "shuffled": lambda rng, rows: rng.permuted(rows, axis=0),
     "uniform": lambda rng, rows: rng.uniform(rows.min(), rows.max(), rows.shape),
 }
+_COLUMNS = ("source_only", "adapted", "kappa", "neighbours", "shuffled", "p_value")
 
 
 def load(file: Path) -> tuple[Array, NDArray[np.int64]]:
@@ -85,14 +86,14 @@ def judged(run: Path) -> dict[str, Any]:
     """Judge what a run found, by today's rules: a run made before them need not be made again."""
     summary = json.loads((run / "summary.json").read_text())
     numbers = {"kappa": summary["agreement"]["kappa"], **summary["structure"]}
-    return {**{name: round(value, 2) for name, value in numbers.items()}, "verdict": judge(summary)["verdict"]}
+    return {**{name: f"{value:.2f}" for name, value in numbers.items()}, "verdict": judge(summary)["verdict"]}
 
 
 def table(lines: list[dict[str, Any]]) -> str:
     """Give one row a run, and count how often each verdict was given where adapting helped, harmed, or was of noise."""
     rows = [
-        "| data | task | source only | adapted | kappa | neighbours | shuffled | verdict |",
-        "|---|---|" + "---:|" * 5 + "---|",
+        "| data | task | source only | adapted | kappa | neighbours | shuffled | p | verdict |",
+        "|---|---|" + "---:|" * 6 + "---|",
     ]
     counts: dict[tuple[str, str], int] = {}
     for line in lines:
@@ -102,7 +103,7 @@ def table(lines: list[dict[str, Any]]) -> str:
             truth = "harmed by more than a point" if line["adapted"] < line["source_only"] - 1 else "not harmed"
         counts[truth, line["verdict"]] = counts.get((truth, line["verdict"]), 0) + 1
         task = line["task"] if real else f"{line['task']}, {line['kind']} noise"
-        numbers = [line.get(name, "–") for name in ("source_only", "adapted", "kappa", "neighbours", "shuffled")]
+        numbers = [line.get(name, "–") for name in _COLUMNS]
         rows.append(f"| {line['set']} | {task} | {' | '.join(map(str, numbers))} | {line['verdict']} |")
     verdicts = ("trust", "doubt", "do not trust")
     rows += ["", f"| | {' | '.join(verdicts)} |", "|---|---:|---:|---:|"]
