@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.lines import Line, add_line, read_lines
 from safda.bench.lab import Cell, Lab, labs_in
 from safda.bench.results import Results
 from safda.classifier import Adapted
@@ -30,7 +30,6 @@ from safda.presets import CANDIDATES as CANDIDATES_TRIED
 from safda.presets import FREE_OR_HELD, TRUSTED_NEIGHBOURS
 from safda.training.checkpoint import CANDIDATES
 
-Line = dict[str, Any]
 ROW = "default"
 SOME = (0.0, 0.1, 0.2, 0.3, 0.5)
 #: What neighbours, information and agreement may count beside source labels, what is clearly above source only, and
@@ -45,7 +44,7 @@ def main() -> None:
     parser.add_argument("lab", type=Path)
     parser.add_argument("-o", "--out", type=Path, required=True, help="a .jsonl file of evidence; the same one goes on")
     options = parser.parse_args()
-    lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    lines = read_lines(options.out)
     known = {line["key"] for line in lines}
     labs = labs_in(options.lab)
     for lab in labs:
@@ -53,8 +52,7 @@ def main() -> None:
             if cell.row == ROW and cell.key not in known and lab.store.result(cell):
                 known.add(cell.key)  # two benchmarks of a lab may share it
                 lines.append(evidence_of(lab, cell))
-                with options.out.open("a") as file:
-                    file.write(json.dumps(lines[-1], ensure_ascii=False) + "\n")
+                add_line(options.out, lines[-1])
     former = means(labs, "mdd+saf")
     print(by_data_set(lines, former), end="\n\n")
     print(by_candidate(lines), end="\n\n")

@@ -16,7 +16,6 @@ thread. ``etas.py`` says what each η is. Oracles look at target labels in train
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +30,7 @@ from torch import Tensor
 import safda
 from benchmarks.data_sets import data_sets, domains_of
 from benchmarks.etas import BETA, LookAheadSAF, OracleSAF, ReliabilitySAF, stand_ins
+from benchmarks.lines import Line, add_line, read_lines
 from safda.bench.benchmark import Benchmark, load_benchmark
 from safda.bench.cells import limit_threads
 from safda.bench.results import paired_interval
@@ -40,8 +40,6 @@ from safda.knobs import to_plain
 from safda.methods.base import Method
 from safda.methods.saf_method import SAFMethod
 from safda.recipe import preset
-
-Line = dict[str, Any]
 
 KEY = ("set", "task", "row", "seed", "steps")  #: what tells one run from another
 SETS = ("office31", "office-home", "surf", "digits")
@@ -180,17 +178,8 @@ def fill(
             _, task, row, seed, _ = key
             source, target = load_pair(*domains_of(benchmark, task, data))
             line = {**dict(zip(KEY, key, strict=True)), **fit(ROWS[row], source, target, seed, {"steps": steps})}
-            with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            add_line(out, line)
             print(line, file=sys.stderr, flush=True)
-
-
-def read_lines(file: Path) -> list[Line]:
-    """Read the runs that were made before."""
-    try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
-    except ValueError as error:
-        raise SafdaError(f"{file}: is not lines of JSON ({error}); mend it, or choose another -o") from None
 
 
 def load_pair(source: str | Path, target: str | Path) -> tuple[Domain, Domain]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import safda
+from benchmarks.lines import add_line, read_lines
 from safda.cli import main as safda_command
 from safda.data import load_domain
 from safda.recipe import SOURCE_ONLY_CHANGES
@@ -107,7 +107,7 @@ class Results:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        self.lines = read_lines(file)
 
     def get(self, key: dict[str, Any], run: Callable[[], tuple[float, dict[str, Any]]]) -> None:
         """Find a run, or make it."""
@@ -117,8 +117,7 @@ class Results:
         accuracy, known = run()
         line = {**key, "accuracy": round(100 * accuracy, 2), "seconds": round(time.perf_counter() - began), **known}
         self.lines.append(line)
-        with self.file.open("a") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        add_line(self.file, line)
 
     def cell(self, **key: Any) -> str:
         """Mean ± standard deviation over the seeds of a cell, and how many there are."""

@@ -13,7 +13,6 @@ target, by how near they are to the nearest class of the source.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from sklearn.metrics import adjusted_rand_score, roc_auc_score
 from sklearn.preprocessing import normalize
 
 from benchmarks.diagnosis import Samples, samples_of
+from benchmarks.lines import add_line
 from safda.bench.cells import limit_threads
 
 Rows = NDArray[np.float32]
@@ -169,8 +169,7 @@ def main() -> None:
             lines.append(line)
             print(line["task"], line["taken"], line["open"], flush=True)
             if options.out:
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+                add_line(options.out, line)
     print(f"\n{table(lines)}\n\n{by_sample(lines)}")
 
 

@@ -11,7 +11,6 @@ would choose from. A data set is the folder that its domains are in.
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from benchmarks.choice import BEGUN_WITH, tried
+from benchmarks.lines import add_line, read_lines
 from safda.bench.lab import Cell, labs_in
 from safda.classifier import Adapted, Predictions
 from safda.data import Domain, load_domain
@@ -88,16 +88,14 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="RESULTS")
     options = parser.parse_args()
     known = {run.key for run in read(options.out)}
-    with options.out.open("a") as file:
-        for run in look_at(options.labs, known):
-            file.write(json.dumps(asdict(run)) + "\n")
-            file.flush()
+    for run in look_at(options.labs, known):
+        add_line(options.out, asdict(run))
     print(report(read(options.out)))
 
 
 def read(file: Path) -> list[Run]:
     """Read the lines of a file, if there is one."""
-    return [Run(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+    return [Run(**line) for line in read_lines(file)]
 
 
 def look_at(labs: Iterable[Path], known: set[str]) -> Iterator[Run]:

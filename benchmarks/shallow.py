@@ -23,7 +23,6 @@ skada can (each domain by its own mean and spread), which is an adaptation in it
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import sys
@@ -46,16 +45,15 @@ from sklearn.svm import SVC
 from torch import Tensor
 
 from benchmarks.data_sets import data_sets, domains_of
+from benchmarks.lines import Line, add_line, read_lines
 from safda import text
 from safda.bench.benchmark import Benchmark, load_benchmark
 from safda.bench.cells import limit_threads
 from safda.data import load_domain
 from safda.errors import SafdaError
-from safda.io import read_text
 
 Features = NDArray[np.float32]
 Labels = NDArray[np.int64]
-Line = dict[str, Any]
 
 METRICS = {"accuracy": accuracy_score, "mean_class_accuracy": balanced_accuracy_score}
 SCALINGS = {"source": "fitted on the source", "each": "each domain by its own mean and spread"}
@@ -213,18 +211,9 @@ def fill(
         missing = [method for method in methods if (task, method, scaling) not in there]
         for result in run_task(benchmark, task, data, missing, scaling) if missing else ():
             lines.append({"benchmark": benchmark.name, "task": task, "scaling": scaling, **result})
-            with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(lines[-1], ensure_ascii=False) + "\n")
+            add_line(out, lines[-1])
             print(text.printable(f"{task}, {scaling}: {result}"), file=sys.stderr, flush=True)
     return lines
-
-
-def read_lines(file: Path) -> list[Line]:
-    """Read the runs that were made before."""
-    try:
-        return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
-    except ValueError as error:
-        raise SafdaError(f"{file}: is not lines of JSON ({error}); mend it, or choose another -o") from None
 
 
 def run_task(benchmark: Benchmark, task: str, data: Path, methods: Iterable[str], scaling: str) -> Iterator[Line]:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import safda
+from benchmarks.lines import add_line, read_lines
 from safda.evaluation.verdict import judge
 
 Array = NDArray[np.floating[Any]]
@@ -65,7 +66,7 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     store = options.out / "results.jsonl"
-    lines = [json.loads(line) for line in store.read_text().splitlines()] if store.exists() else []
+    lines = read_lines(store)
     names = options.sets or sorted(folder.name for folder in options.data.iterdir() if any(folder.glob("*.npz")))
     for name in names:
         files = sorted((options.data / name).glob("*.npz"))
@@ -77,8 +78,7 @@ def main() -> None:
                 continue
             out = options.out / f"{name}-{source.stem}-{target.stem}-{kind}"
             lines.append({**key, **adapt(source, target, kind, out, options.steps, options.seed)})
-            with store.open("a") as file:
-                file.write(json.dumps(lines[-1], ensure_ascii=False) + "\n")
+            add_line(store, lines[-1])
     print(table([{**line, **judged(options.out / line["run"])} for line in lines]))
 
 
