@@ -1,0 +1,107 @@
+"""Studies of the repository: their statistics move as they should, and their tables are what a hand computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import open_set, with_saf
+from safda.bench.benchmark import from_dict
+from safda.bench.results import Difference, Results, Run
+
+
+def corners(classes, seed, per_class=60, dimensions=12):
+    """Samples around corners of a cube, one corner a class."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(classes, per_class)
+    rows = np.eye(dimensions)[labels] + 0.15 * rng.normal(size=(len(labels), dimensions)) + 0.3
+    order = rng.permutation(len(labels))
+    return rows[order].astype(np.float32), labels[order]
+
+
+@pytest.mark.parametrize("name", [name for name in open_set.STATISTICS if name != "unevenness of answers"])
+def test_what_may_tell_unknown_classes_rises_when_there_are_some(name):
+    source = corners(range(6), 0)
+    closed, opened = (open_set.prepared(source, corners(range(k), 1)[0]) for k in (6, 9))
+    statistic = open_set.STATISTICS[name]
+    assert statistic(opened) > statistic(closed) + 0.02
+
+
+def test_answers_are_uneven_where_one_class_takes_the_unknown_ones():
+    source, (rows, labels) = corners(range(6), 0), corners(range(6), 1)
+    seen = [open_set.prepared(source, rows[kept]) for kept in (labels < 6, labels < 2)]
+    assert open_set.unevenness(seen[1]) > open_set.unevenness(seen[0]) + 0.2
+
+
+def test_classes_are_taken_and_numbered_anew():
+    rows, labels = open_set.without((np.arange(4.0)[:, None], np.array([0, 1, 2, 2])), np.array([2, 0]))
+    assert rows.ravel().tolist() == [0.0, 2.0, 3.0]
+    assert labels.tolist() == [0, 1, 1]
+
+
+def test_statistics_are_judged_over_tasks_and_within_each():
+    def line(task, taken, is_open, value):
+        return {"task": task, "taken": taken, "open": is_open, "auc": 0.7} | dict.fromkeys(open_set.STATISTICS, value)
+
+    lines = [line(task, 0.0, False, shift) for task, shift in (("set/a", 0), ("set/b", 10))]
+    for taken in open_set.TAKEN:  # higher with unknown classes on each task, but tasks differ by more
+        lines += [
+            line(task, taken, known, shift + known) for task, shift in (("set/a", 0), ("set/b", 10)) for known in (0, 1)
+        ]
+    told = open_set.table(lines).splitlines()[2].split(" | ")
+    areas = [1 / 2 * (3 / 6 + 6 / 6)] * 2  # of six targets without, three are below the lower and all below the higher
+    assert told[1:] == [f"{areas[0]:.2f}", "2 of 2", f"{areas[1]:.2f}", "2 of 2 |"]
+    assert open_set.by_sample(lines) == "set: 0.70 (0.70 to 0.70)"
+
+
+def benchmark():
+    rows = {
+        "source": {},
+        "mdd": {"published": [80.0, 90.0], "average": 85.0},
+        "mdd+saf": {"published": [82.0, 92.0], "average": 87.0},
+        "mdd+saf@other": {},
+        "dann": {},
+    }
+    definition = {
+        "title": "some",
+        "preset": "digits",
+        "domains": {"A": "a.npz", "B": "b.npz"},
+        "tasks": ["A→B", "B→A"],
+        "variants": {"other": {"title": "otherwise", "preset": "digits"}},
+        "rows": rows,
+    }
+    return from_dict("some", definition)
+
+
+def test_what_saf_adds_is_paired_by_task_and_seed():
+    accuracies = {
+        "mdd": {"A→B": [80, 82], "B→A": [90, 90]},
+        "mdd+saf": {"A→B": [83, 85], "B→A": [91, 92]},
+        "dann": {"A→B": [70], "B→A": [72]},
+    }
+    runs = [
+        Run(row, task, seed, f"{row}{task}{seed}", value, {}, {}, 0.0)
+        for row, tasks in accuracies.items()
+        for task, values in tasks.items()
+        for seed, value in enumerate(values)
+    ]
+    results = Results(benchmark(), runs)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in with_saf.table(results).splitlines()]
+    assert lines[2][:2] == ["MDD", "85.5"]  # the best first
+    assert lines[2][2].startswith("+2.2 [")  # the mean of 3, 3 and of 1, 2
+    assert lines[2][3:6] == ["–", "85.0", "87.0"]
+    assert lines[2][7] == "2"
+    assert lines[3][:4] == ["DANN", "71.0", "–", "–"]
+
+
+def test_a_gain_is_bold_only_where_its_interval_leaves_out_zero():
+    assert with_saf.told(Difference(2.04, (1.0, 3.1), 18, 3, False)) == "**+2.0** [+1.0, +3.1]"
+    assert with_saf.told(Difference(-2.0, (-3.0, -1.0), 18, 3, False)) == "**−2.0** [−3.0, −1.0]"
+    assert with_saf.told(Difference(2.0, (-1.0, 5.0), 18, 3, False)) == "+2.0 [−1.0, +5.0]"
+    assert with_saf.told(Difference(2.0, None, 6, 1, False)) == "+2.0"
+
+
+def test_what_methods_cost_adds_up():
+    assert with_saf.added({"methods": []}) == 1.0
+    one, other = (with_saf.added({"methods": [name]}) for name in ("cdan", "bsp"))
+    assert with_saf.added({"methods": ["cdan", "bsp"]}) == pytest.approx(one + other - 1)
