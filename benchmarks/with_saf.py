@@ -34,8 +34,9 @@ def table(results: Results) -> str:
     """Write a line for every method that is there alone, best first."""
     benchmark = results.benchmark
     variants = ["", *(name for name in benchmark.variants if name)]
-    titles = [f"SAF {benchmark.variants[name].title}".rstrip() for name in variants]
-    heading = ["method", "alone", *titles, "published alone", "with SAF", "cost of a step", "runs"]
+    several = len(variants) > 1
+    titles = [f"SAF adds, {benchmark.variants[name].title}" if several else "SAF adds" for name in variants]
+    heading = ["method", "alone", *titles, "published alone", "published with SAF", "cost of a step", "runs"]
     lines = ["| " + " | ".join(heading) + " |", "|---|" + "---:|" * (len(heading) - 1)]
     alone = [name for name in results.rows if SAF not in name]
     for name in sorted(alone, key=lambda name: -mean(results, name)):
