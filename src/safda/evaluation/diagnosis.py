@@ -216,7 +216,7 @@ def _noise(summary: Mapping[str, Any]) -> Iterable[Finding]:
         yield Finding(
             "the source's classes do not show in the target",
             f"samples near each other get the same source-only answer {near:.2f} beyond chance, and {chance:.2f} in "
-            "noise made of the same numbers",
+            "noise made of the same numbers, of which source only is as sure",
             "make sure that both domains hold the same kinds of things, and that their features were made alike; "
             "'safda doctor' compares them",
             SERIOUS,
