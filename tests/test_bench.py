@@ -31,7 +31,7 @@ from safda.errors import SafdaError
 from safda.evaluation.scores import SCORES
 from safda.io import write_table
 from safda.methods import METHODS
-from safda.recipe import SOURCE_ONLY_CHANGES, preset
+from safda.recipe import SOURCE_ONLY_CHANGES, preset, walk
 from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
 
@@ -95,7 +95,20 @@ def test_the_papers_tables_are_all_there_and_every_runnable_row_makes_a_recipe()
         rows = {row.name for row in load_benchmark(name).runnable()}
         leads = set(METHODS) - {"saf", "pseudo_labels", "self_training", "cdan+e"}
         leads -= set() if pictures else {each for each in leads if METHODS[each].pictures_only}
-        assert rows == {"source", *leads, *(f"{each}+saf" for each in leads if "saf" not in METHODS[each].excludes)}
+        with_saf = {f"{each}+saf" for each in leads if "saf" not in METHODS[each].excludes}
+        twice = set() if pictures else {f"{each}@default" for each in with_saf}  # to the letter, and as the default
+        assert rows == {"source", *leads, *with_saf, *twice}
+
+
+def test_methods_are_compared_with_every_layer_a_quarter_as_wide_as_printed():
+    benchmark = load_benchmark("office31-methods")
+    for row in benchmark.runnable():
+        recipe = benchmark.recipe(row, {}, seed=0)
+        printed = preset("paper-frozen").override({"methods": list(recipe.methods)})
+        as_printed = {path: value for path, _, value in walk(printed)}
+        for path, _, value in walk(recipe):
+            if path.endswith("width") and not (path == "saf.eta.width" and recipe["saf"].eta.source == "beta"):
+                assert value == as_printed[path] // 4, (row.name, path)
 
 
 @pytest.mark.parametrize("name", ["office31", "office-home"])
