@@ -44,8 +44,9 @@ def table(results: Results) -> str:
         published = [published_mean(benchmark, name), published_mean(benchmark, f"{name}{SAF}")]
         counts = [runs(results, each) for each in rows_of(results, name)]
         number = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-        cells = [benchmark.rows[name].title, f"{mean(results, name):.1f}", *gains, *published, cost(benchmark, name)]
-        lines.append("| " + " | ".join([*cells, number]) + " |")
+        step = f"{cost((benchmark.rows[name].change or {}).get('methods', ())):.1f}×"
+        cells = [benchmark.rows[name].title, f"{mean(results, name):.1f}", *gains, *published, step, number]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -94,18 +95,8 @@ def published_mean(benchmark: Benchmark, name: str) -> str:
     return f"{row.average:.1f}" if row and row.average is not None else ""
 
 
-def cost(benchmark: Benchmark, name: str) -> str:
-    """Return what a step of all the row's methods takes beside source-only's: what they add to it adds up."""
-    return f"{added(benchmark.rows[name].change or {}):.1f}×"
-
-
-def added(change: object) -> float:
-    """Add up what each method of a row's changes adds to a step of source-only training.
-
-    >>> added({"methods": []})
-    1.0
-    """
-    methods: Iterable[str] = change.get("methods", ()) if isinstance(change, dict) else ()
+def cost(methods: Iterable[str]) -> float:
+    """Return what a step of several methods takes beside source-only training's: what each adds to it adds up."""
     return 1.0 + sum((METHODS[name].cost or 1.0) - 1.0 for name in methods)
 
 

@@ -192,7 +192,8 @@ def classes_do_not_show(structure: Mapping[str, float] | None) -> bool:
     """
     if structure is None:
         return False
-    return _neighbours_tell_nothing(structure) and structure.get("p_value", 1.0) > _NO_CHANCE
+    p_value = structure.get("p_value", 1.0)  # older runs lack it, and are judged as they were
+    return _neighbours_tell_nothing(structure) and p_value > _NO_CHANCE
 
 
 def _neighbours_tell_nothing(structure: Mapping[str, float]) -> bool:
