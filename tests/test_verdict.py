@@ -13,7 +13,7 @@ from sklearn.metrics import cohen_kappa_score
 import safda
 from safda.classifier import Predictions
 from safda.data import Domain, load_domain
-from safda.evaluation.verdict import neighbour_structure, summarise
+from safda.evaluation.verdict import classes_do_not_show, neighbour_structure, summarise
 from safda.view import summary_table
 
 CLASSES = ("ant", "bee", "cat", "dog")
@@ -117,6 +117,11 @@ def test_where_neighbours_tell_nothing_the_classifiers_confidence_may_still_tell
     verdict, words = judged(ALL, ALL, structure)
     assert verdict == ("do not trust" if told_by == "noise" else "doubt")
     assert "samples near each other look no more alike than in noise" in words
+
+
+def test_neighbours_that_look_alike_show_classes_whatever_confidences_are():
+    assert not classes_do_not_show({"neighbours": 0.7, "shuffled": 0.1, "p_value": 0.9})
+    assert classes_do_not_show({"neighbours": 0.1, "shuffled": 0.1, "p_value": 0.9})
 
 
 class Longer:
