@@ -177,19 +177,6 @@ def test_the_figure_from_features_needs_no_run_of_its_own():
     assert {task: figure.domains[task[:2]] for task in figure.tasks} == {"Cl→Rw": "Clipart.npz", "Ar→Pr": "Art.npz"}
 
 
-def test_the_operating_point_is_looked_for_along_the_presets_own_schedules():
-    from benchmarks.operating_point import READINGS, STEPS, operating_points
-
-    benchmark = operating_points()
-    for row in benchmark.runnable():
-        recipe = benchmark.recipe(row, {}, seed=0)
-        base = preset("released-frozen" if row.variant == "released" else "paper-frozen")
-        changes = {"ramp_steps": 100_000} if row.variant == "printed" else {}
-        assert recipe == base.override({"methods": ["mdd"], "steps": int(row.name.partition("@")[0]), **changes})
-    assert len(benchmark.rows) == len(STEPS) * len(READINGS)
-    assert (min(STEPS), max(STEPS), len(benchmark.tasks)) == (500, 10_000, 3)
-
-
 def test_every_claim_compares_rows_that_the_papers_tables_have():
     known = {name for table in shipped() for name in load_benchmark(table).rows}
     assert {row for claim in claims() for pair in claim.better for row in pair} <= known

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from benchmarks import open_set, with_saf
+import safda
+from benchmarks import open_set, operating_point, with_saf
 from safda.bench.benchmark import from_dict
 from safda.bench.results import Difference, Results, Run
+from safda.data import load_domain
+from safda.recipe import preset
 
 
 def corners(classes, seed, per_class=60, dimensions=12):
@@ -106,3 +110,64 @@ def test_what_methods_cost_adds_up():
     one, other = (with_saf.cost([name]) for name in ("cdan", "bsp"))
     assert one > other > 1
     assert with_saf.cost(["cdan", "bsp"]) == pytest.approx(one + other - 1)
+
+
+def test_the_operating_point_is_looked_for_along_the_presets_own_schedules():
+    assert (min(operating_point.STEPS), max(operating_point.STEPS)) == (500, 10_000)
+    for name, reading in operating_point.READINGS.items():
+        base = preset("released-frozen" if name == "released" else "paper-frozen")
+        changes = {"ramp_steps": 100_000} if name == "printed" else {}
+        expected = base.override({"methods": ["mdd"], "steps": 700, "seed": 3, **changes})
+        assert reading.recipe(700, 3) == expected
+        assert sorted({steps for run in reading.runs for steps in run}) == list(operating_point.STEPS)
+
+
+@pytest.mark.parametrize("name", operating_point.READINGS)
+def test_a_run_passes_through_those_that_end_sooner_unless_its_length_matters(name):
+    (X, y), (there, labels) = corners(range(3), 0, per_class=20), corners(range(3), 1, per_class=20)
+    source = load_domain((X, y))
+    target = load_domain((there + np.linspace(0, 0.6, 12, dtype=np.float32), labels))
+    reading, small = operating_point.READINGS[name], {"network.bottleneck_width": 16, "network.classifier_width": 16}
+
+    def weights(steps, at):
+        recipe, seen = reading.recipe(steps, 0).override({**small, "mdd.weight": 5.0}), {}
+
+        class Watched(operating_point.Adapted):
+            def answer(self, domain):
+                seen.update({each: values.clone() for each, values in self.model.state_dict().items()})
+                return super().answer(domain)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(operating_point, "Adapted", Watched)
+            accuracies = operating_point.curve(recipe, source, target, [at])
+        assert list(accuracies) == [at]
+        return accuracies[at], seen
+
+    (short, ends), (long, passes) = weights(8, 8), weights(20, 8)
+    same = all(torch.equal(values, passes[each]) for each, values in ends.items())
+    assert same != reading.depends_on_length
+    assert not same or short == long
+
+
+def test_a_curve_ends_as_a_fit_of_the_same_recipe():
+    source, target = (load_domain(corners(range(3), seed, per_class=20)) for seed in (0, 1))
+    recipe = operating_point.READINGS["released"].recipe(12, 1)
+    recipe = recipe.override({"network.bottleneck_width": 16, "network.classifier_width": 16})
+    found = operating_point.curve(recipe, source, target, [4, 12])
+    assert found[12] == 100 * safda.fit(source, target, recipe=recipe, cpu=True).evaluate(target).accuracy
+
+
+def test_curves_are_means_over_seeds_and_of_all_tasks_or_none():
+    def line(task, seed, accuracy):
+        return {"reading": "printed", "task": task, "seed": seed, "steps": 10_000, "accuracy": accuracy}
+
+    lines = [line("A→W", 0, {"500": 80.0, "1000": 90.0}), line("A→W", 1, {"500": 82.0})]
+    lines += [line("A→D", 0, {"500": 70.0}), line("W→A", 0, {"500": 60.0})]
+    rows = operating_point.table(lines).splitlines()
+    of_reading = [row.split(" | ")[1:4] for row in rows if "100,000" in row]
+    assert of_reading == [
+        ["A→W", "81.0", "90.0"],
+        ["A→D", "70.0", "–"],
+        ["W→A", "60.0", "–"],
+        ["mean", f"{(81 + 70 + 60) / 3:.1f}", "–"],
+    ]
