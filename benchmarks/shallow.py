@@ -225,10 +225,10 @@ def run_task(benchmark: Benchmark, task: str, data: Path, methods: Iterable[str]
         began = time.process_time()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            predicted = METHODS[method].predict(used)
+            score = score_or_failure(METHODS[method], used, truth, benchmark.metric)
         yield {
             "method": method,
-            benchmark.metric: round(100 * float(METRICS[benchmark.metric](truth, predicted)), 3),
+            **score,
             "source_rows": len(used.source),
             "source_rows_all": len(pair.source),
             "width": used.source.shape[1],
@@ -236,6 +236,15 @@ def run_task(benchmark: Benchmark, task: str, data: Path, methods: Iterable[str]
             "unfinished": any(UNFINISHED.search(str(each.message)) for each in said),
             "cpu_seconds": round(time.process_time() - began, 1),
         }
+
+
+def score_or_failure(method: Method, pair: Pair, truth: Labels, metric: str) -> Line:
+    """Return a method's score, in percent, or what its library raised instead of an answer."""
+    try:
+        predicted = method.predict(pair)
+    except Exception as error:  # that a method fails is a result, and others go on
+        return {"failed": f"{type(error).__name__}: {error}"}
+    return {metric: round(100 * float(METRICS[metric](truth, predicted)), 3)}
 
 
 def load_pair(source: str | Path, target: str | Path) -> tuple[Pair, Labels]:
@@ -261,11 +270,11 @@ def _rows(domain: Any) -> Features:
 def table(lines: Iterable[Line], sets: Mapping[str, Sequence[str]]) -> str:
     """Write a table in Markdown: per data set the mean and, in brackets, the worst difference to the baseline.
 
-    A cell is empty until all its runs are there. The last column counts the tasks that end more than a point below the
-    baseline; what was made smaller or left unfinished is told below.
+    A cell is empty until all its runs are there, and where one failed. The last column counts the tasks that end more
+    than a point below the baseline; what failed, was made smaller or left unfinished is told below.
     """
     lines = list(lines)
-    scores = {(line["method"], line["task"]): _score(line) for line in lines}
+    scores = {(line["method"], line["task"]): _score(line) for line in lines if "failed" not in line}
     heading = ["method", *(f"{name} ({len(tasks)})" for name, tasks in sets.items()), "harmed"]
     rows = [heading, ["---", *["---:"] * (len(heading) - 1)]]
     for method, about in METHODS.items():
@@ -293,8 +302,9 @@ def differences(scores: Mapping[tuple[str, str], float], method: str, tasks: Ite
 
 
 def note(title: str, lines: Sequence[Line]) -> str:
-    """Tell on how many tasks a method saw less than there was, or stopped before it was done."""
+    """Tell on how many tasks a method failed, saw less than there was, or stopped before it was done."""
     counts = {
+        "failed": sum("failed" in line for line in lines),
         "with principal components of the features": sum(line["width"] < line["width_all"] for line in lines),
         "with a part of the source": sum(line["source_rows"] < line["source_rows_all"] for line in lines),
         "stopped at a limit of iterations": sum(line["unfinished"] for line in lines),

@@ -98,6 +98,17 @@ def test_runs_are_scored_by_class_name_and_not_made_again(benchmark, tmp_path, m
     assert shallow.fill(out, benchmark, sets, tmp_path, methods, ["source"]) == lines
 
 
+def test_a_method_that_fails_is_told_and_others_go_on(benchmark, tmp_path, monkeypatch):
+    def fails(pair):
+        raise ValueError("no samples left")
+
+    monkeypatch.setitem(shallow.METHODS, "jdot", shallow.Method("JDOT", fails))
+    sets = shallow.data_sets(benchmark)
+    lines = shallow.fill(tmp_path / "results.jsonl", benchmark, sets, tmp_path, ["jdot", "logistic"], ["source"])
+    told = [line.get("failed") for line in lines]
+    assert told == ["ValueError: no samples left", None] * 2
+
+
 def test_target_labels_change_nothing_that_a_method_sees(benchmark, tmp_path):
     before, truth = shallow.load_pair(tmp_path / "near.npz", tmp_path / "far.npz")
     with np.load(tmp_path / "far.npz") as far:
@@ -123,13 +134,17 @@ def test_the_table_by_hand():
         line("coral", "c", 49.5, width=4),  # −0.5: not
         line("jdot", "a", 85.0, source_rows=9),  # and b is not there yet
         line("jdot", "c", 30.0),
+        {**line("svm", "a", 0.0), "failed": "ValueError: why"},
+        line("svm", "b", 61.0),
     ]
     told = shallow.table(lines, {"one": ["a", "b"], "two": ["c"]}).splitlines()
     assert told[:3] == ["| method | one (2) | two (1) | harmed |", "| --- | ---: | ---: | ---: |", told[2]]
     assert told[2] == "| logistic regression | 70.0 | 50.0 |  |"
     assert "| CORAL, SVM | 74.2 (−1.5) | 49.5 (−0.5) | 1 of 3 |" in told
     assert "| JDOT, logistic regression | – | 30.0 (−20.0) | 1 of 2 |" in told
-    assert told[-2:] == [
+    assert "| SVM | – | – | 0 of 1 |" in told
+    assert told[-3:] == [
+        "- SVM: failed on 1 of 2 tasks.",
         "- CORAL, SVM: with principal components of the features on 1 of 3 tasks, "
         "stopped at a limit of iterations on 1 of 3 tasks.",
         "- JDOT, logistic regression: with a part of the source on 1 of 2 tasks.",
