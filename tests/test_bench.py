@@ -177,6 +177,21 @@ def test_the_figure_from_features_needs_no_run_of_its_own():
     assert {task: figure.domains[task[:2]] for task in figure.tasks} == {"Cl→Rw": "Clipart.npz", "Ar→Pr": "Art.npz"}
 
 
+def test_a_methods_knobs_are_turned_in_the_rows_that_have_it():
+    rows = {name: {} for name in ("source", "dann", "mdd", "dann+saf")}
+    change = {"steps": 7, "dann.width": 8, "saf": {"eta": {"width": 5}}}
+    benchmark = from_dict("blobs", {**DEFINITION, "change": change, "rows": rows})
+    found = {name: benchmark.recipe(row, {"mdd.margin": 3.0}, 0) for name, row in benchmark.rows.items()}
+    assert {name: set(recipe.of_methods) for name, recipe in found.items()} == {
+        "source": set(), "dann": {"dann"}, "mdd": {"mdd"}, "dann+saf": {"dann", "saf", "pseudo_labels"},
+    }  # fmt: skip
+    assert {recipe.steps for recipe in found.values()} == {7}
+    assert (found["dann"]["dann"].width, found["dann+saf"]["dann"].width) == (8, 8)
+    assert (found["dann+saf"]["saf"].eta.width, found["mdd"]["mdd"].margin) == (5, 3.0)
+    with pytest.raises(SafdaError, match=r"'cdan\.width' is a knob of a method that takes no part"):
+        benchmark.recipe(benchmark.rows["dann"], {"cdan.width": 8}, 0)
+
+
 def test_every_claim_compares_rows_that_the_papers_tables_have():
     known = {name for table in shipped() for name in load_benchmark(table).rows}
     assert {row for claim in claims() for pair in claim.better for row in pair} <= known

@@ -4,7 +4,7 @@ The paper's tables are TOML files in ``tables/``; a user's own is a file of the 
 
     title = "Accuracy (%) on fruit"
     preset = "default"                          # or a recipe file
-    change = { steps = 2000 }                   # knobs by their path, for all rows
+    change = { steps = 2000, "mdd.margin" = 2 } # knobs by their path, in all rows that have them
     domains = { P = "photos.npz", S = "sketches.npz" }
     tasks = ["P→S", "S→P"]
 
@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -129,15 +129,33 @@ class Benchmark:
         """Return the recipe of one run: preset, the benchmark's changes, the settings, the row's changes, the seed.
 
         A preset among the settings stands in place of the benchmark's own with all its changes; rows of a variant keep
-        theirs. A row is a single recipe, unless it says that it is a choice among several.
+        theirs. A row is a single recipe, unless it says that it is a choice among several. Knobs of a method are turned
+        in the rows that have it.
         """
         settings, variant = dict(settings), self.variants[row.variant]
         asked = settings.pop("preset", None)
         if asked is not None and not row.variant:
             variant = Variant(variant.title, asked, {})
-        recipe = load_recipe(variant.preset).single().override(variant.change, f"{self.name}: change")
-        recipe = recipe.override(settings, f"{self.name}: settings")
-        return recipe.override({**(row.change or {}), "seed": seed}, f"{self.name}: rows.{row.name}.change")
+        recipe, own = _with_methods_of(row, variant), dict(row.change or {})
+        recipe = recipe.override(self._of_its_methods(variant.change, recipe), f"{self.name}: change")
+        recipe = recipe.override(self._of_its_methods(settings, recipe), f"{self.name}: settings")
+        return recipe.override({**own, "seed": seed}, f"{self.name}: rows.{row.name}.change")
+
+    def _of_its_methods(self, change: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
+        """Leave out knobs of methods that other rows have and this one has not."""
+        others = self._all_methods - set(recipe.of_methods)
+        return {path: value for path, value in change.items() if path.partition(".")[0] not in others}
+
+    @cached_property
+    def _all_methods(self) -> set[str]:
+        recipes = [_with_methods_of(row, self.variants[row.variant]) for row in self.runnable()]
+        return {name for recipe in recipes for name in recipe.of_methods}
+
+
+def _with_methods_of(row: Row, variant: Variant) -> Recipe:
+    """Return a variant's single recipe with the methods of a row."""
+    recipe = load_recipe(variant.preset).single()
+    return recipe.override({key: value for key, value in (row.change or {}).items() if key == "methods"})
 
 
 def shipped() -> list[str]:
