@@ -11,6 +11,7 @@ from benchmarks import open_set, operating_point, with_saf
 from safda.bench.benchmark import from_dict
 from safda.bench.results import Difference, Results, Run
 from safda.data import load_domain
+from safda.methods import METHODS
 from safda.recipe import preset
 
 
@@ -110,6 +111,14 @@ def test_what_methods_cost_adds_up():
     one, other = (with_saf.cost([name]) for name in ("cdan", "bsp"))
     assert one > other > 1
     assert with_saf.cost(["cdan", "bsp"]) == pytest.approx(one + other - 1)
+
+
+def test_what_a_method_was_measured_at_is_not_said_of_one_derived_from_it():
+    class Wider(METHODS["dann"]):
+        name = "wider"
+
+    assert METHODS["dann"].about()["cost"] == f"{METHODS['dann'].cost:g}×"
+    assert Wider.about()["cost"] == "not measured"
 
 
 def test_the_operating_point_is_looked_for_along_the_presets_own_schedules():

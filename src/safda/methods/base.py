@@ -190,13 +190,14 @@ class Method(nn.Module):
     def about(cls) -> dict[str, str]:
         """Return what a user may want to know before taking it, as ``safda methods`` prints it."""
         title = (cls.Knobs.__doc__ or "").partition(";")[0].rstrip(".")
+        cost = vars(cls).get("cost")  # its own: what another was measured at says nothing of a method derived from it
         return {
             "method": cls.name,
             "title": title,
             "paper": cls.paper,
             "needs": "pictures" if cls.pictures_only else "arrays or pictures",
             "passes": str(cls.passes),
-            "cost": "not measured" if cls.cost is None else f"{cls.cost:g}×",
+            "cost": "not measured" if cost is None else f"{cost:g}×",
             "saf": f"no: {cls.excludes['saf']}" if "saf" in cls.excludes else "yes",
         }
 
