@@ -13,6 +13,7 @@ they are made.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,36 +41,45 @@ class Samples:
         return Samples(self.features[which], self.labels[which])
 
 
+Pair = tuple[Samples, Samples]  #: a labelled source, and a target with the labels that score it
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="where amazon.npz, dslr.npz and webcam.npz are")
     parser.add_argument("-o", "--out", type=Path, required=True, help="a folder for the cases")
     options = parser.parse_args()
     cases = {**office_cases(options.data), "strong digits": strong_digits(), "lengths": lengths()}
-    options.out.mkdir(parents=True, exist_ok=True)
+    print(write_cases(options.out, "hard", "Accuracy (%) on hard cases", cases))
+    hard = load_benchmark(options.out / "hard.toml").definition
+    parts = {**load_benchmark(PARTS).definition, "domains": hard["domains"], "tasks": hard["tasks"]}
+    parts["title"] = "Accuracy (%) on hard cases: the default without one part"
+    (options.out / "parts.toml").write_text(tomli_w.dumps(parts), encoding="utf-8")
+
+
+def write_cases(out: Path, name: str, title: str, cases: Mapping[str, Pair]) -> str:
+    """Write the domains of all cases, and a benchmark of them with the suite's rows; return how to run it."""
+    out.mkdir(parents=True, exist_ok=True)
     domains, tasks = {}, []
-    for name, pair in cases.items():
-        ends = (name, f"{name} target")
+    for case, pair in cases.items():
+        ends = (case, f"{case} target")
         for end, samples in zip(ends, pair, strict=True):
-            domains[end] = f"{end.replace(' ', '-')}.npz"
-            np.savez(options.out / domains[end], features=samples.features, labels=samples.labels)
+            domains[end] = f"{end.replace(',', '').replace(' ', '-')}.npz"
+            np.savez(out / domains[end], features=samples.features, labels=samples.labels)
         tasks.append("→".join(ends))
-    suite = load_benchmark("suite")
+    rows = load_benchmark("suite").definition["rows"]
     content = {
-        "title": "Accuracy (%) on hard cases",
+        "title": title,
         "preset": "default",
         "domains": domains,
         "tasks": tasks,
-        "rows": {name: suite.definition["rows"][name] for name in ("source", "mdd", "mdd+saf", "default")},
+        "rows": {row: rows[row] for row in ("source", "mdd", "mdd+saf", "default")},
     }
-    parts = {**load_benchmark(PARTS).definition, "domains": domains, "tasks": tasks}
-    parts["title"] = "Accuracy (%) on hard cases: the default without one part"
-    for name, table in {"hard": content, "parts": parts}.items():
-        (options.out / f"{name}.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
-    print(f"{len(tasks)} cases in {options.out}; run: safda bench {options.out}/hard.toml --data {options.out} -o LAB")
+    (out / f"{name}.toml").write_text(tomli_w.dumps(content), encoding="utf-8")
+    return f"{len(tasks)} cases in {out}; run: safda bench {out}/{name}.toml --data {out} -o LAB"
 
 
-def office_cases(folder: Path) -> dict[str, tuple[Samples, Samples]]:
+def office_cases(folder: Path) -> dict[str, Pair]:
     """Cases made of frozen Office-31 features."""
     amazon, dslr, webcam = (_read(folder / f"{name}.npz") for name in ("amazon", "dslr", "webcam"))
     rng = np.random.default_rng(7)
@@ -93,14 +103,14 @@ def office_cases(folder: Path) -> dict[str, tuple[Samples, Samples]]:
     }
 
 
-def strong_digits() -> tuple[Samples, Samples]:
+def strong_digits() -> Pair:
     """Drawn digits, and handwritten ones that are faint, under noise."""
     source, target = (_flat(EMBEDDED[f"digits-{name}"]()) for name in ("rendered", "handwritten"))
     noise = np.random.default_rng(7).normal(0, 0.15, target.features.shape)
     return source, replace(target, features=(0.3 + 0.5 * target.features + noise).astype(np.float32))
 
 
-def lengths() -> tuple[Samples, Samples]:
+def lengths() -> Pair:
     """Three classes of rows in any direction, one, three and five long, give or take; the target's are longer."""
     rng = np.random.default_rng(11)
 
