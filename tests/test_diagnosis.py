@@ -19,6 +19,7 @@ from sklearn.linear_model import LogisticRegression
 import safda
 from safda.classifier import Predictions
 from safda.data import Domain
+from safda.errors import SafdaWarning
 from safda.evaluation.diagnosis import (
     NOTE,
     SERIOUS,
@@ -31,6 +32,7 @@ from safda.evaluation.diagnosis import (
 )
 from safda.evaluation.probe import Probe
 from safda.recipe import Recipe, preset
+from safda.training.checkpoint import RunFolder
 
 # --------------------------------------------------------------------------------------------- what is concluded
 
@@ -562,6 +564,13 @@ def test_without_the_source_s_confidence_nothing_is_said_of_samples_unlike_it():
     assert 0.9 < seen["probe"]["confidence"] <= 1
 
 
+def test_of_a_source_without_two_samples_of_any_class_nothing_is_estimated():
+    features, _, classifier = source()
+    said = predictions(classifier.decision_function(features))
+    single = Domain("source", torch.from_numpy(features[::16]), torch.arange(25), tuple(map(str, range(25))))
+    assert observe(said, (single, domain(features)), [], Recipe()).keys() == {"training"}
+
+
 # ------------------------------------------------------------------------------------------------------ real runs
 
 SMALL = {
@@ -629,3 +638,18 @@ def test_of_a_target_of_pure_noise_nothing_else_is_said(tmp_path):
     noise = np.random.default_rng(1).normal(size=(200, 12)).astype(np.float32)
     found, _ = diagnosed(tmp_path, noise)
     assert list(found) == ["the source's classes do not show in the target"]
+
+
+def test_an_analysis_that_fails_does_not_lose_the_run(tmp_path, monkeypatch):
+    def fail(*args):
+        assert (tmp_path / "run" / "predictions.csv").is_file()  # they come first
+        raise ZeroDivisionError("nothing to divide by")
+
+    monkeypatch.setattr("safda.api.observe", fail)
+    knobs = {**SMALL, "steps": 2}
+    with pytest.warns(SafdaWarning, match=r"what is the matter could not.*ZeroDivisionError: nothing to divide by"):
+        safda.fit(clouds(11, [4] * 5), clouds(1, [4] * 5)[0], out=tmp_path / "run", cpu=True, **knobs)
+    run = RunFolder.open(tmp_path / "run")
+    assert run.summary["words"]
+    assert "diagnosis" not in run.summary
+    assert (run.path / "report.html").is_file()

@@ -532,9 +532,13 @@ class _Work:
         )
         outputs, before, structure, estimate = Outputs(predictions), None, None, None
         source_only = (self.source_only or self._source_only()) if self._has_features else None
+        source, target = self.features
         if source_only:  # otherwise it would cost as much as the run itself
-            source, target = self.features
             before = Outputs.of(source_only, source, source_only.answer(target), target)
+        if run and self.accelerator.is_main_process:  # first of all: they are what the run was for
+            more = {} if before is None else {"source_only": before.target.labels}
+            predictions.write(run.path / "predictions.csv", more=more)
+        if source_only:
             scaling = self._for_features.get("network.features", "centred")  # what was found best for neighbours
             structure = neighbour_structure(source_only, target, scaling)
             estimate = estimate_accuracy(predictions, source, target)
@@ -545,8 +549,6 @@ class _Work:
         summary = summarise(outputs, before, labels, structure, choice, estimate)
         self.adapted.summary = {**summary, **self._explain(summary, predictions, source_only, run)}
         if run and self.accelerator.is_main_process:
-            more = {} if before is None else {"source_only": before.target.labels}
-            predictions.write(run.path / "predictions.csv", more=more)
             run.save_summary(self.adapted.summary)
             if self.report:
                 self._write_report(run)
@@ -561,6 +563,18 @@ class _Work:
             warnings.warn(told, SafdaWarning, stacklevel=2)
 
     def _explain(
+        self, summary: dict[str, Any], predictions: Predictions, source_only: Adapted | None, run: RunFolder | None
+    ) -> dict[str, Any]:
+        """Say what is the matter; whatever is wrong with that, predictions and verdict stand without it."""
+        try:
+            return self._analysis(summary, predictions, source_only, run)
+        except Exception as error:
+            why = f"{type(error).__name__}: {first_line(error)}"
+            told = f"{self.target.name}: what is the matter could not be found out ({why}); all else is there"
+            warnings.warn(told, SafdaWarning, stacklevel=2)
+            return {}
+
+    def _analysis(
         self, summary: dict[str, Any], predictions: Predictions, source_only: Adapted | None, run: RunFolder | None
     ) -> dict[str, Any]:
         """Measure the terms of the paper's error bound on some samples of both domains, and say what is the matter."""

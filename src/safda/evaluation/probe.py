@@ -84,8 +84,8 @@ def cross_fit(source: Domain, target: Domain, aligned: bool = True) -> Probe | N
 
 
 def _folds(labels: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Cut the source in two, alike in their classes; no way, if a half would have but one."""
-    if len(labels) < _FEWEST_SAMPLES:
+    """Cut the source in two, alike in their classes; no way, if a half would have but one, or no class has two."""
+    if len(labels) < _FEWEST_SAMPLES or np.bincount(labels).max() < 2:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of classes with a single sample
