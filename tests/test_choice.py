@@ -18,11 +18,12 @@ from safda.api import resume
 from safda.classifier import Predictions
 from safda.cli import main
 from safda.data import load_domain
+from safda.errors import SafdaError
 from safda.evaluation.choice import SOURCE_ONLY, choose, neighbour_information
 from safda.evaluation.verdict import judge, neighbour_structure
 from safda.methods import propagation
 from safda.presets import CANDIDATES
-from safda.recipe import preset
+from safda.recipe import Recipe, preset
 from safda.training.checkpoint import RunFolder
 from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
@@ -168,7 +169,31 @@ def test_a_candidate_begins_with_one_that_was_tried_before_it():
 def test_candidates_are_the_first_ones_of_the_table():
     recipe = preset("default").override({"choice.candidates": 3})
     assert recipe.candidates() == dict(list(CANDIDATES.items())[:3])
-    assert recipe.all_steps == sum(each.changes["steps"] for each in list(CANDIDATES.values())[:3])
+    mdd, free, held = (each.changes["steps"] for each in list(CANDIDATES.values())[:3])
+    assert recipe.all_steps == mdd + max(free, held)  # one of these two is not tried
+
+
+def test_a_knob_that_is_named_holds_for_all_candidates_whatever_its_value():
+    usual = preset("default")
+    recipe = usual.override({"steps": usual.steps, "network": {"norm": usual.network.norm}})
+    tried = {name: recipe.candidate(each.changes) for name, each in recipe.candidates().items()}
+    assert {(each.steps, each.network.norm) for each in tried.values()} == {(usual.steps, usual.network.norm)}
+    assert all("fixed" not in each.to_dict() for each in [usual, recipe.single(), *tried.values()])
+    for again in (Recipe.from_toml(recipe.to_toml()), Recipe.from_dict({"preset": "default", "steps": usual.steps})):
+        assert again.candidates().keys() <= recipe.candidates().keys()
+        assert {again.candidate(each.changes).steps for each in again.candidates().values()} == {usual.steps}
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    with pytest.raises(SafdaError, match="'stps' is no knob; did you mean 'steps'"):
+        usual.override({"fixed": ["stps"]})
+
+
+def test_who_would_begin_with_one_that_is_left_out_begins_with_its_equal():
+    small = {"network.bottleneck_width": 32, "network.classifier_width": 32}
+    joint = {"steps": 50, **small, "network.features": "standardised", "network.norm": "joint"}
+    candidates = preset("default").override(joint).candidates()
+    assert "mdd-joint" not in candidates  # it is "mdd" now
+    assert candidates["saf-prior"].begins_with == "mdd"
+    assert all(each.begins_with in [SOURCE_ONLY, *candidates] for each in candidates.values())
 
 
 def test_pseudo_labels_are_held_where_neighbours_are_often_of_other_classes():

@@ -115,7 +115,7 @@ def _fit(options: argparse.Namespace) -> int:
     source, target = _both_domains(options, recipe)
     check_knobs(source, _overrides(options))
     if _is_first_process():
-        found = preflight(source, target.unlabelled(), recipe.batch, recipe.network.features == "centred")
+        found = preflight(source, target.unlabelled(), recipe.least_batch, recipe.network.features == "centred")
         for line in found.warnings if found.same_shape else ():  # otherwise there is one error to come, and no more
             _tell(f"note: {line}")
     with _view(f"{source.name} → {target.name}", recipe) as view:
@@ -148,7 +148,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from safda.view import plain, preflight_table
 
     source, target = _both_domains(options)
-    result = preflight(source, target, preset("default").batch)
+    result = preflight(source, target, preset("default").least_batch)
     if options.json:
         print(to_json(result.to_dict()))
         return 0

@@ -74,6 +74,9 @@ CANDIDATES: dict[str, Candidate] = {
     ),
 }
 
+#: The knobs in which they differ.
+VARIED = {path for candidate in CANDIDATES.values() for path in candidate.changes}
+
 #: Names may change at once where neighbours can be trusted: if in the source, whose labels are known, so many nearest
 #: neighbours are of one class, the second of these is not tried, and the first is not otherwise.
 TRUSTED_NEIGHBOURS = 0.8

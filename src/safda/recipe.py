@@ -21,7 +21,7 @@ from safda.formats import FORMAT, check_format, is_former, renamed, upgraded_rec
 from safda.io import parse_toml, read_text
 from safda.knobs import Knob, filled, knob, to_plain
 from safda.methods import METHODS
-from safda.presets import CANDIDATES, FREE_OR_HELD, PRESETS, TRUSTED_NEIGHBOURS, Candidate
+from safda.presets import CANDIDATES, FREE_OR_HELD, PRESETS, TRUSTED_NEIGHBOURS, VARIED, Candidate
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ class Recipe:
     choice: ChoiceKnobs = field(default_factory=ChoiceKnobs)
     fine_tune: FineTuneKnobs = field(default_factory=FineTuneKnobs)
     of_methods: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    fixed: tuple[str, ...] = ()  # knobs that somebody turned to what they were: candidates must not vary them
 
     def __post_init__(self) -> None:
         """Complete the sections: one for each method and for what it requires, and no other."""
@@ -138,15 +139,22 @@ class Recipe:
 
     @property
     def all_steps(self) -> int:
-        """Steps of all stages."""
-        candidates = [self.candidate(each.changes).steps for each in self.candidates().values()]
-        heads = sum(candidates) or self.steps
+        """Steps of all stages; where data tell which of two candidates is tried, of the longer."""
+        steps = {name: self.candidate(each.changes).steps for name, each in self.candidates().items()}
+        either = [steps.pop(name) for name in FREE_OR_HELD if name in steps]
+        heads = sum(steps.values()) + max(either, default=0) or self.steps
         return heads + self.fine_tune.steps if self.fine_tune.enabled else heads
+
+    @property
+    def least_batch(self) -> int:
+        """The smallest batch that anything is trained with on features."""
+        return min([self.candidate(each.changes).batch for each in self.candidates().values()] or [self.batch])
 
     def candidates(self, purity: float | None = None) -> dict[str, Candidate]:
         """Return the recipes that a choice is made of, by name; none where none is made.
 
-        A knob that is not as the default has it holds for all of them: somebody has turned it.
+        A knob that is not as the default has it holds for all of them, since somebody has turned it; and so does one
+        that was named and given the value it had.
 
         Args:
             purity: how many nearest neighbours in the source are of one class, from
@@ -157,18 +165,22 @@ class Recipe:
         ['mdd', 'saf', 'saf-held', 'mdd-joint']
         >>> "network.norm" in recipe.candidates()["mdd-joint"].changes
         False
+        >>> preset("default").steps, "steps" in preset("default").override({"steps": 2000}).candidates()["mdd"].changes
+        (2000, False)
         >>> list(recipe.candidates(purity=0.95))
         ['mdd', 'saf', 'mdd-joint']
         """
         if not self.choice.candidates:
             return {}
         usual = {path: value for path, _, value in walk(preset("default"))}
-        turned = {path for path, _, value in walk(self) if usual.get(path, value) != value}
+        turned = {path for path, _, value in walk(self) if usual.get(path, value) != value} | set(self.fixed)
         found: dict[str, Candidate] = {}
+        same_as: dict[str, str] = {}  # with knobs turned, one may be another that is there already
         for name, each in list(CANDIDATES.items())[: self.choice.candidates]:
-            own = each._replace(changes={path: value for path, value in each.changes.items() if path not in turned})
-            if own.changes not in [other.changes for other in found.values()]:
-                found[name] = own
+            changes = {path: value for path, value in each.changes.items() if path not in turned}
+            same_as[name] = next((other for other in found if found[other].changes == changes), name)
+            if same_as[name] == name:
+                found[name] = Candidate(changes, same_as.get(each.begins_with, each.begins_with))
         free, held = FREE_OR_HELD
         if purity is not None and {free, held} <= found.keys():
             del found[held if purity >= TRUSTED_NEIGHBOURS else free]
@@ -176,7 +188,7 @@ class Recipe:
 
     def single(self) -> Recipe:
         """Return this very recipe, with no choice among others."""
-        return replace(self, choice=ChoiceKnobs())
+        return replace(self, choice=ChoiceKnobs(), fixed=())
 
     def candidate(self, changes: Mapping[str, Any]) -> Recipe:
         """Return one of the recipes that a choice is made of, by what it changes in this one."""
@@ -244,28 +256,43 @@ class Recipe:
         recipe = replace(self, methods=methods)
         if "methods" in values:  # whoever names methods wants these, and no choice
             recipe = recipe.single()
-        own = {f.name for f in fields(self)} - {"methods", "of_methods"}
+        own = {f.name for f in fields(self)} - set(_NOT_KNOBS)
         sections = dict(recipe.of_methods)
         for key, value in values.items():
             if key in sections and isinstance(value, Mapping):
                 sections[key] = filled(sections[key], value, where, f"{key}.")
             elif key in sections:
                 raise SafdaError(f"{where}: {key!r} is a section, not a value; set one of its knobs")
-            elif key not in own and key != "methods":
+            elif key not in own and key not in ("methods", "fixed"):
                 raise SafdaError(f"{where}: {_unknown(key, value, [*own, *sections], recipe.methods)}")
         plain = {key: value for key, value in values.items() if key in own}
-        return replace(filled(recipe, plain, where), of_methods=sections)
+        done = replace(filled(recipe, plain, where), of_methods=sections)
+        return replace(done, fixed=self._fixed_with(values, where)) if done.choice.candidates else done.single()
+
+    def _fixed_with(self, values: Mapping[str, Any], where: str) -> tuple[str, ...]:
+        """Return which knobs are fixed once these values, nested by section, were given to a choice."""
+        named = _names(values.get("fixed", []), "fixed", where)
+        known = {path: value for path, _, value in walk(self)}
+        for path in named:
+            if path not in known:
+                raise SafdaError(f"{where}: fixed: {path!r} is no knob{nearest(path, known)}")
+        given = dict(_flat(values)) if self.choice.candidates else {}
+        as_it_was = [path for path, value in given.items() if path in VARIED and known.get(path) == value]
+        return tuple(dict.fromkeys([*self.fixed, *named, *as_it_was]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain nested dictionaries, as TOML has them."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("methods", "of_methods")}
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_KNOBS}
         own = {name: value if isinstance(value, (int, str)) else to_plain(value) for name, value in own.items()}
-        return {"methods": list(self.methods), **own, **{k: to_plain(v) for k, v in self.of_methods.items()}}
+        fixed = {"fixed": list(self.fixed)} if self.fixed else {}
+        return {"methods": list(self.methods), **fixed, **own, **{k: to_plain(v) for k, v in self.of_methods.items()}}
 
     def to_toml(self) -> str:
         """Return the TOML text of the whole recipe, each knob with its help."""
         methods = f"methods = {json.dumps(self.methods)}"
         lines: list[str] = [f"format = {FORMAT}", f"{methods:<32}# {_METHODS_HELP}"]
+        if self.fixed:
+            lines.append(f"{f'fixed = {json.dumps(self.fixed)}':<32}# {_FIXED_HELP}")
         for path, knob_, value in walk(self):
             section, _, key = path.rpartition(".")
             header = f"[{'.'.join(map(_toml_key, section.split('.')))}]"
@@ -296,6 +323,8 @@ class Recipe:
 
 
 _METHODS_HELP = "methods whose losses add up; none: the source alone"
+_FIXED_HELP = "knobs that candidates of a choice must not vary, though they are as the preset has them"
+_NOT_KNOBS = ("methods", "of_methods", "fixed")
 _AT_ONCE = 1e6  # of a ramp: full weight after one step
 _LONG_STEPS = 50  # between checkpoints of fine-tuning, whose steps take as long as many of the first stage's
 
@@ -345,11 +374,26 @@ def _with_required(methods: tuple[str, ...]) -> list[str]:
     return names
 
 
-def _method_names(value: Any, where: str) -> tuple[str, ...]:
-    """Check the names of methods: a list of them, or a text with commas."""
+def _names(value: Any, what: str, where: str) -> list[str]:
+    """Check that something is a list of names, or a text of them with commas."""
     names = [each.strip() for each in value.split(",") if each.strip()] if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise SafdaError(f"{where}: methods = {' '.join(repr(value).split())} must be a list of names")
+        raise SafdaError(f"{where}: {what} = {' '.join(repr(value).split())} must be a list of names")
+    return list(names)
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Go through nested values by their paths."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _method_names(value: Any, where: str) -> tuple[str, ...]:
+    """Check the names of methods: a list of them, or a text with commas."""
+    names = _names(value, "methods", where)
     for name in names:
         if name not in METHODS:
             raise SafdaError(f"{where}: methods: {name!r} is unknown{nearest(name, METHODS)}")
