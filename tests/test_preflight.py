@@ -197,3 +197,12 @@ def test_a_few_samples_are_not_probed(samples):
     labels = torch.arange(samples) % 2
     source = Domain("s", of_lengths(np.where(labels, 3.0, 1.0)), labels, ("short", "long"))
     assert not [line for line in preflight(source, source, 8).warnings if "lengths" in line]
+
+
+def test_a_class_of_a_single_sample_is_no_error_wherever_it_is():
+    rows = of_lengths(np.ones(40))
+    for rare in range(0, 40, 4):  # some of these are held out, so that one class is left to learn from
+        labels = torch.zeros(40, dtype=torch.int64)
+        labels[rare] = 1
+        source = Domain("s", rows, labels, ("often", "rare"))
+        assert not [line for line in preflight(source, Domain("t", rows), 8).warnings if "lengths" in line]

@@ -26,7 +26,8 @@ def length_probe(source: Domain) -> tuple[float, float] | None:
     """Measure what the lengths of rows tell of their classes: the accuracy of a linear probe on held-out samples.
 
     Returns:
-        with rows as they come, each column standardised, and with rows of length one; None of too few samples.
+        with rows as they come, each column standardised, and with rows of length one; None of too few samples, or of
+        a class so rare that none is left to learn from.
 
     >>> import torch
     >>> along = torch.tensor([[1.0, 2.0]]) * torch.tensor([1.0, 3.0]).repeat(50)[:, None] + torch.rand(100, 2) / 5
@@ -35,10 +36,16 @@ def length_probe(source: Domain) -> tuple[float, float] | None:
     """
     rows = evenly_spaced_rows(len(source), _MOST_SAMPLES)
     labels = source.labelled("a probe")[0][rows].numpy()
-    if len(rows) < _FEWEST_SAMPLES or len(np.unique(labels)) < 2:
+    if len(rows) < _FEWEST_SAMPLES:
+        return None
+    train, test = train_test_split(np.arange(len(rows)), test_size=_HELD_OUT, random_state=0)
+    if len(np.unique(labels[train])) < 2:
         return None
     values = source.batch(rows).numpy().astype(np.float64)
-    return _held_out_accuracy(values, labels), _held_out_accuracy(normalize(values), labels)
+    as_they_come, of_length_one = (
+        _held_out_accuracy(each[train], labels[train], each[test], labels[test]) for each in (values, normalize(values))
+    )
+    return as_they_come, of_length_one
 
 
 def loses_by_length(accuracies: tuple[float, float]) -> bool:
@@ -46,8 +53,9 @@ def loses_by_length(accuracies: tuple[float, float]) -> bool:
     return accuracies[0] - accuracies[1] >= _LENGTH_LOSS
 
 
-def _held_out_accuracy(values: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    train, test, known, truth = train_test_split(values, labels, test_size=_HELD_OUT, random_state=0)
+def _held_out_accuracy(
+    train: NDArray[np.float64], known: NDArray[np.int64], test: NDArray[np.float64], truth: NDArray[np.int64]
+) -> float:
     components = PCA(min(_COMPONENTS, *train.shape), random_state=0)
     probe = make_pipeline(StandardScaler(), components, LogisticRegression(max_iter=100))
     with warnings.catch_warnings():
