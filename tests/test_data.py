@@ -74,6 +74,17 @@ def test_labels_without_class_names_are_the_classes():
     assert from_arrays("x", GOOD, np.array(["b", "a", "b", "b"])).classes == ("a", "b")
 
 
+def test_texts_may_come_as_python_objects_if_all_of_them_are_texts():
+    labels = np.array(["b", "a", "b", "b"], dtype=object)  # what a pandas Series becomes
+    domain = from_arrays("x", GOOD, labels)
+    assert domain.classes == ("a", "b")
+    assert domain.labels.tolist() == [1, 0, 1, 1]
+    assert from_arrays("x", GOOD, labels, np.array(["b", "a"], dtype=object)).labels.tolist() == [0, 1, 0, 0]
+    labels[2] = None
+    with pytest.raises(SafdaError, match="whole numbers or texts, not object"):
+        from_arrays("x", GOOD, labels)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])
 def test_features_of_any_number_type_become_float32(dtype):
     domain = from_arrays("x", GOOD.astype(dtype))

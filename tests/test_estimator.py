@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import safda
 from safda import SAFClassifier
 from safda.cli import main
-from safda.errors import Interrupted
+from safda.errors import Interrupted, SafdaError
 from tests.conftest import MDD_ALONE, SHORT, SOURCE_ONLY, blobs, flat_digits
 
 SMALL = {
@@ -283,6 +283,19 @@ def test_save_and_load(data, tmp_path, labels):
     assert again.classes_.dtype == classifier.classes_.dtype
     assert again.n_features_in_ == 6
     assert not list((tmp_path / "model").rglob("*.pkl"))
+
+
+def test_texts_that_are_python_objects_are_saved(data, tmp_path):
+    X, y, X_target, _ = data
+    names = np.array(["ant", "bee", "cat"], dtype=object)  # as a pandas Series has them
+    classifier = small(steps=2).fit(X, names[y], X_target=X_target)
+    classifier.save(tmp_path / "model")
+    again = SAFClassifier.load(tmp_path / "model")
+    assert again.classes_.tolist() == names.tolist()
+    np.testing.assert_array_equal(again.predict(X_target), classifier.predict(X_target))
+    classifier.classes_ = np.array(["ant", 1, None], dtype=object)
+    with pytest.raises(SafdaError, match="labels of type object cannot be saved"):
+        classifier.save(tmp_path / "other")
 
 
 def test_a_fit_that_was_stopped_is_no_fit(data, monkeypatch):

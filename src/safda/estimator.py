@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from safda.api import check_knobs, start
 from safda.classifier import Adapted, Predictions
 from safda.data import Domain
-from safda.data.array_files import first_fault
+from safda.data.array_files import first_fault, plain_texts
 from safda.errors import SafdaError
 from safda.io import read_json, write_json
 from safda.recipe import Recipe, load_recipe
@@ -175,13 +175,14 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
     def save(self, path: str | Path) -> None:
         """Write a folder that :meth:`load` reads, and every command that takes a run. Nothing is pickled."""
         check_is_fitted(self)
-        if self.classes_.dtype.kind not in "biufU":
-            raise SafdaError(f"labels of type {self.classes_.dtype} cannot be saved; use numbers or texts")
+        classes = plain_texts(self.classes_)
+        if classes.dtype.kind not in "biufU":
+            raise SafdaError(f"labels of type {classes.dtype} cannot be saved; use numbers or texts")
         self.adapted_.save(path)
         names = getattr(self, "feature_names_in_", None)
         content = {
-            "classes": self.classes_.tolist(),
-            "dtype": self.classes_.dtype.str,
+            "classes": classes.tolist(),
+            "dtype": classes.dtype.str,
             "feature_names": None if names is None else names.tolist(),
         }
         write_json(Path(path) / "estimator.json", content)

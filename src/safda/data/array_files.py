@@ -156,12 +156,23 @@ def checked_arrays(name: str, features: Any, labels: Any = None, classes: Any = 
 def _as_array(name: str, what: str, values: Any) -> Any:
     """Return an array of anything that can be one; bytes become text."""
     try:
-        array = np.asarray(values)
+        array = plain_texts(np.asarray(values))
         return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
     except UnicodeDecodeError:
         raise SafdaError(f"{name}: {what!r} holds bytes that are not UTF-8; save text") from None
     except Exception as error:  # whatever the object raises that should be one
         raise SafdaError(f"{name}: {what!r} cannot be an array: {first_line(error)}") from None
+
+
+def plain_texts(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of numpy's own texts where one of Python objects holds nothing else, as a pandas Series gives.
+
+    >>> plain_texts(np.array(["ant", "bee"], dtype=object)).dtype, plain_texts(np.array(["ant", 1], dtype=object)).dtype
+    (dtype('<U3'), dtype('O'))
+    """
+    if array.dtype.kind == "O" and array.size and all(isinstance(each, str) for each in array.flat):
+        return array.astype(str)
+    return array
 
 
 def _check_matrix(name: str, matrix: Any) -> None:
