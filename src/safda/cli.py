@@ -556,7 +556,7 @@ def _parser(chosen: str | None) -> _Parser:
         description="Adapt a classifier from labelled data (source) to unlabelled data from elsewhere (target).",
         epilog="""examples:
   safda demo                                              see it work, in about three minutes
-  safda fit digits-rendered digits-handwritten -o run     adapt, with the defaults
+  safda fit digits-rendered digits-handwritten -o run     embedded digits: preset digits, a small network from scratch
   safda doctor photos/ sketches/                          what is in two domains, and what is wrong with it
   safda fit photos/ sketches/ -o run                      a labelled folder for each class in photos/
   safda fit photos/ sketches/ -o run --backbone tf_efficientnet_lite0 --weights FILE       without the internet
@@ -571,7 +571,8 @@ def _parser(chosen: str | None) -> _Parser:
   safda label run --n 50 --page label.html                50 samples to label, in a browser
   safda evaluate run labels.csv                           … and what they tell: accuracy, and did adapting help?
   safda fit photos/ sketches/ -o run3 --labels labels.csv                                  learn them too
-  safda bench digits -o lab                               every method, three seeds, as a table
+  safda bench digits -o lab                               DANN, CDAN, MDD, with SAF and without, and its ablations
+  safda bench digits-methods -o lab                       every method, with SAF and without
 
 'safda COMMAND --help' tells more of each.""",
     )
@@ -864,7 +865,7 @@ _COMMANDS: dict[str, tuple[Any, Any, str, str | None]] = {
     "evaluate": (_evaluate, _add_evaluate, "compare predictions with labels (an oracle's number)", None),
     "report": (_report, _add_report, "write one HTML page on a run, or on several side by side", _REPORT),
     "label": (_label, _add_label, "draw the samples that are worth a label, to learn how good a run is", _LABEL),
-    "demo": (_demo, _add_demo, "source-only, MDD and MDD+SAF on embedded digits, with a picture", None),
+    "demo": (_demo, _add_demo, "source only, MDD, MDD+SAF, SAF to the letter: embedded digits, with a picture", None),
     "bench": (_bench, _add_bench, "fill in a table of the paper, or one of your own", None),
     "tune": (_tune, _add_tune, "search for a recipe, scored without target labels", _TUNE),
     "methods": (_methods, lambda command: None, "list the methods: what each is, needs and goes with", None),
