@@ -58,6 +58,15 @@ def test_a_class_that_swallows_the_others_is_named():
     assert same["verdict"] == "trust"  # as frequent in the source
 
 
+def test_a_class_that_source_only_finds_as_often_swallows_none_where_near_samples_look_alike():
+    piled = np.where(np.arange(200) % 8 > 0, 1, ALL)
+    verdict, words = judged(piled, piled, SEEN)
+    assert verdict == "doubt"
+    assert "one class, bee, takes" in words
+    for structure in (None, {"neighbours": 0.4, "shuffled": 0.1}):  # nothing shows that the target is like that
+        assert judged(piled, piled, structure)[0] == "do not trust"
+
+
 def test_classes_that_vanish_and_answers_that_changed_too_much_raise_a_doubt():
     verdict, words = judged(ALL % 2, ALL % 2)
     assert verdict == "doubt"

@@ -150,10 +150,11 @@ def _neighbour_kappa(answers: Predictions, to: Domain, scaling: str) -> float:
 def _concerns(summary: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return what looks wrong: reasons not to trust the predictions, and reasons to doubt them."""
     serious, slight = [], []
-    swallowing = swallowing_class(summary)
-    if swallowing:
-        name, share, usual = swallowing
-        serious.append(f"one class, {name}, takes {share:.0%} of the target (of the source {usual:.0%})")
+    piled = _piled_class(summary)
+    if piled:
+        name, share, usual = piled
+        telling = f"one class, {name}, takes {share:.0%} of the target (of the source {usual:.0%})"
+        (serious if swallowing_class(summary) else slight).append(telling)
     never, known = len(summary["never_predicted"]), len(summary["classes"])
     if never > _MAX_NEVER_PREDICTED * known and summary["samples"] >= _MIN_PER_CLASS * known:
         slight.append(f"{never} of {known} classes are never predicted")
@@ -176,12 +177,27 @@ def _concerns(summary: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def swallowing_class(summary: Mapping[str, Any]) -> tuple[str, float, float] | None:
-    """Return the class that takes too much of the target, with its share of that and of the source, if one does."""
+    """Return the class that takes too much of the target, with its share of that and of the source, if one does.
+
+    Where source only finds as much of it, among samples that look alike to it where they are near each other, that is
+    how the target is, and no class has swallowed another.
+    """
+    piled = _piled_class(summary)
+    if piled is None:
+        return None
+    name, _, usual = piled
+    before, structure = summary["classes"][name].get("source_only"), summary["structure"]
+    seen_before = before is not None and _is_pile(before, usual)
+    return None if seen_before and structure and structure["neighbours"] > _DOUBTFUL_STRUCTURE else piled
+
+
+def _piled_class(summary: Mapping[str, Any]) -> tuple[str, float, float] | None:
     name, shares = max(summary["classes"].items(), key=lambda item: item[1]["predicted"])
-    share, usual = shares["predicted"], shares["source"]
-    if share > (1 + usual) / 2:  # more than half of the way from its share in the source to all there is
-        return name, share, usual
-    return None
+    return (name, shares["predicted"], shares["source"]) if _is_pile(shares["predicted"], shares["source"]) else None
+
+
+def _is_pile(share: float, usual: float) -> bool:
+    return share > (1 + usual) / 2  # more than half of the way from its share in the source to all there is
 
 
 def classes_do_not_show(structure: Mapping[str, float] | None) -> bool:
