@@ -6,7 +6,9 @@ import math
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -378,6 +380,39 @@ def test_a_method_of_ones_own_is_handed_over_and_found_again_in_its_run(entries,
 def test_a_name_is_taken_once(entries):
     with pytest.raises(SafdaError, match=r"there is a method 'mdd' already, safda\.methods\.mdd\.MDD"):
         register("mdd")(type("Other", (Method,), {}))
+
+
+@pytest.fixture
+def slow_registry(tmp_path, monkeypatch):
+    """A registry whose home is slow to import, and cannot be while a file is missing; and that file."""
+    home = tmp_path / "slow_home"
+    home.mkdir()
+    (home / "__init__.py").write_text(
+        "from safda.registry import Registry\n\nPLANETS = Registry('planet', 'slow_home')\n"
+    )
+    (home / "planet.py").write_text(
+        "import time\nfrom pathlib import Path\nfrom slow_home import PLANETS\n\ntime.sleep(0.2)\n"
+        "Path(__file__).with_name('there').read_text()\nPLANETS.register('earth')(str)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield import_module("slow_home").PLANETS, home / "there"
+    for name in [name for name in sys.modules if name.startswith("slow_home")]:
+        del sys.modules[name]
+
+
+def test_threads_that_look_up_first_wait_for_each_other(slow_registry):
+    planets, there = slow_registry
+    there.touch()
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: "earth" in planets, range(4))) == [True] * 4
+
+
+def test_an_import_that_failed_is_tried_again(slow_registry):
+    planets, there = slow_registry
+    with pytest.raises(FileNotFoundError):
+        list(planets)
+    there.touch()
+    assert list(planets) == ["earth"]
 
 
 def test_another_packages_method_comes_by_its_entry_point(tmp_path):

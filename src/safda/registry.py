@@ -10,6 +10,7 @@ point of the group ``safda.methods`` (``safda.scores``, …), whose value is the
 from __future__ import annotations
 
 import pkgutil
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module, metadata
@@ -42,7 +43,8 @@ class Registry(Mapping[str, Entry]):
     def __init__(self, kind: str, home: str) -> None:
         self.kind, self.home = kind, home
         self._entries: dict[str, Entry] = {}
-        self._complete = False
+        self._complete = self._loading = False
+        self._lock = threading.RLock()
 
     def register(self, name: str) -> Callable[[Entry], Entry]:
         """Return a decorator that registers what it decorates; the same thing defined again takes its own place."""
@@ -84,9 +86,20 @@ class Registry(Mapping[str, Entry]):
         return len(self._entries)
 
     def _load(self) -> None:
+        """Import all that registers an entry: by one thread, while others wait; and again, if that has failed."""
         if self._complete:
             return
-        self._complete = True
+        with self._lock:
+            if self._complete or self._loading:  # one that is being imported may ask for another
+                return
+            self._loading = True
+            try:
+                self._import()
+                self._complete = True
+            finally:
+                self._loading = False
+
+    def _import(self) -> None:
         home = import_module(self.home)
         for module in pkgutil.iter_modules(getattr(home, "__path__", ())):
             import_module(f"{self.home}.{module.name}")
@@ -95,7 +108,7 @@ class Registry(Mapping[str, Entry]):
                 point.load()
             except Exception as error:  # of another package, whatever it is: safda itself goes on
                 why = " ".join(f"{type(error).__name__}: {error}".split())
-                warnings.warn(f"the {self.kind} {point.name!r} ({point.value}): {why}", SafdaWarning, stacklevel=3)
+                warnings.warn(f"the {self.kind} {point.name!r} ({point.value}): {why}", SafdaWarning, stacklevel=4)
 
 
 def _identity(entry: Any) -> tuple[str, str]:
