@@ -6,6 +6,7 @@ import io
 import json
 import time
 from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from safda.data.ahead import read_ahead
 from safda.data.images import DecodedStore, Transform, decode, random_crop_params
 from safda.data.loader import training_batches
 from safda.errors import SafdaError
-from safda.extraction import for_network
+from safda.extraction import for_network, frozen_features, image_transform
 from safda.nn.backbones import BACKBONES, ImageConfig, check_backbone, image_config, make_backbone
 from safda.nn.vision import guard_torchvision
 from safda.recipe import NetworkKnobs
@@ -307,6 +308,41 @@ def test_an_interrupted_extraction_goes_on_where_it_was(tmp_path, monkeypatch):
     everything = torch.arange(15)
     torch.testing.assert_close(features.batch(everything), domain.batch(everything).float().mean((2, 3)))
     assert features.labels is domain.labels
+
+
+class Pooled(nn.Module):
+    """One weight for each colour, and a way to make one number of all pixels, which is no weight."""
+
+    image_config = ImageConfig(16, 0.875, "bilinear", False, (0.5,) * 3, (0.5,) * 3)
+
+    def __init__(self, pool, layer=None):
+        super().__init__()
+        self.scale, self.pool, self.layer = nn.Parameter(torch.ones(3)), pool, layer or nn.Identity()
+
+    def forward(self, pictures):
+        return self.scale * self.layer(self.pool(pictures.flatten(2)))
+
+
+def test_backbones_of_equal_weights_do_not_share_features(both, tmp_path, monkeypatch):
+    monkeypatch.setenv("SAFDA_CACHE", str(tmp_path / "cache"))
+    domain = for_network(load_domain(both[0]), image_transform(NetworkKnobs(), Pooled(torch.mean)))
+    computed = []
+
+    def features(pool, layer=None):
+        network, width = make_backbone(NetworkKnobs(frozen=True), domain.blank(), Pooled(pool, layer))
+        model = SimpleNamespace(backbone=network, backbone_dim=width)
+        seen = frozen_features(model, domain, lambda done, of: computed.append(done)).batch(torch.arange(12))
+        torch.testing.assert_close(seen, network(domain.batch(torch.arange(12))))
+
+    def mean(pixels):
+        return pixels.mean(2)
+
+    features(mean)
+    features(lambda pixels: pixels.amax(2))  # of which nothing but its code tells
+    features(mean, nn.Tanh())
+    assert computed == [12, 12, 12]
+    features(mean, nn.Tanh())
+    assert computed == [12, 12, 12]  # what is its own is found again
 
 
 def test_rows_on_disk_do_not_pile_up_in_memory(tmp_path):

@@ -20,7 +20,7 @@ from safda.data.settings import writable_cache
 from safda.errors import SafdaError
 from safda.model import AdaptationModel
 from safda.nn.backbones import Backbone, check_backbone, image_config, make_backbone
-from safda.nn.weights import digest_of
+from safda.nn.weights import structure_digest_of
 from safda.recipe import NetworkKnobs, Recipe
 
 
@@ -51,7 +51,7 @@ def precompute(
         if progress:
             progress(done, of)
 
-    features = cached_features(domain, extractor(backbone), digest_of(backbone), width, counting)
+    features = cached_features(domain, extractor(backbone), structure_digest_of(backbone), width, counting)
     if out:
         to_npz(out, features)
     return {"pictures": len(domain), "computed": computed, "width": width, "skipped": len(domain.skipped)}
@@ -77,7 +77,9 @@ def frozen_features(model: AdaptationModel, domain: Domain, progress: ProgressCa
     backbone = model.backbone
     if not isinstance(backbone, Backbone) or not backbone.frozen:
         return domain
-    return cached_features(domain, extractor(backbone), digest_of(backbone), model.backbone_dim, progress)
+    key = structure_digest_of(backbone)
+    # What the layers of a user's own network do with each other is in its code, and in no key.
+    return cached_features(domain, extractor(backbone), key, model.backbone_dim, progress, doubt=backbone.given)
 
 
 def extractor(backbone: nn.Module) -> Callable[[Tensor], Tensor]:

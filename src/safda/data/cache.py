@@ -1,6 +1,6 @@
 """The feature cache: what a fixed backbone makes of each picture, computed once and read from disk ever after.
 
-A picture is known by its content, the backbone by its weights and input size, so whatever of them changes is
+A picture is known by its content, the backbone by its weights, layers and input size, so whatever of them changes is
 computed anew and nothing else. Each extraction writes a segment of its own: two files that only grow, first the
 rows and then, once these are safely on disk, an index: the digests of their pictures, each with a checksum of its
 row. A row that the index does not have, or whose checksum does not fit, is no row: a kill loses at most one batch,
@@ -37,6 +37,7 @@ from safda.errors import SafdaError, SafdaWarning
 _BATCH = 32
 _DIGEST, _CHECKSUM = 16, 4  # bytes
 _ENTRY = _DIGEST + _CHECKSUM  # of the index
+_CLOSE = 0.01  # a feature and itself on another device differ by less, in proportion to its length
 
 #: Where the features of pictures are: digest → (file, row).
 Locations: TypeAlias = dict[str, tuple[Path, int]]
@@ -48,6 +49,7 @@ def cached_features(
     key: str,
     width: int,
     progress: ProgressCallback | None = None,
+    doubt: bool = False,
 ) -> Domain:
     """Return a domain of features in place of one of pictures.
 
@@ -57,6 +59,7 @@ def cached_features(
         key: all that the features depend on but the pictures.
         width: size of a feature.
         progress: called with (done, total) as it goes on.
+        doubt: whether another backbone may have the same key: what is there is used only where this one agrees with it.
     """
     images = domain.inputs
     if not isinstance(images, TransformedImages):
@@ -67,6 +70,8 @@ def cached_features(
     if damaged:
         what = f"{damaged} rows of the feature cache are damaged; they are computed again"
         warnings.warn(f"{cache_dir() / name}: {what}", SafdaWarning, stacklevel=2)
+    if doubt:
+        found = _agreed(found, domain, digests, extract, width)
     missing = list({digest: row for row, digest in enumerate(digests) if digest not in found}.values())
     if missing:
         found |= _extract(domain, images.files, missing, extract, name, progress)
@@ -76,6 +81,24 @@ def cached_features(
     segments = [Segment(path, 0, np.dtype(np.float32), width) for path in paths]
     segment_numbers = np.array([number[path] for path, _ in places])
     return replace(domain, inputs=MemmapRows(segments, segment_numbers, np.array([row for _, row in places])))
+
+
+def _agreed(
+    found: Locations, domain: Domain, digests: Sequence[str], extract: Callable[[Tensor], Tensor], width: int
+) -> Locations:
+    """Leave out segments of which one row is not what the backbone makes of its picture."""
+    first: dict[Path, int] = {}
+    for row, digest in enumerate(digests):
+        if digest in found:
+            first.setdefault(found[digest][0], row)
+    foreign = set[Path]()
+    for path, row in first.items():
+        segment = Segment(path, 0, np.dtype(np.float32), width)
+        kept = torch.from_numpy(segment.rows(np.array([found[digests[row]][1]])))
+        difference = extract(domain.batch(torch.tensor([row]))).float().cpu() - kept
+        if not difference.norm() <= _CLOSE * kept.norm():
+            foreign.add(path)
+    return {digest: place for digest, place in found.items() if place[0] not in foreign}
 
 
 def _extract(

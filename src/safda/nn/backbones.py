@@ -76,6 +76,9 @@ class Backbone(nn.Module):
 
     A frozen one stays as it is, batch norm's statistics included, and lets features that it made before pass.
 
+    Attributes:
+        given: whether a user has handed the network over, so that no name tells what it is.
+
     Args:
         network: from n×3×h×w to n×d.
         mean: of each channel, where white is 1.
@@ -84,6 +87,8 @@ class Backbone(nn.Module):
         fixed_norm: whether batch norm keeps its statistics while the rest learns: those of a small batch are too rough
             to replace what a network was trained with.
     """
+
+    given = False
 
     def __init__(
         self, network: nn.Module, mean: Sequence[float], std: Sequence[float], frozen: bool, fixed_norm: bool = False
@@ -149,6 +154,7 @@ def make_backbone(network: NetworkKnobs, sample: Tensor, given: nn.Module | None
     if sample.dtype == torch.uint8 or network.frozen:
         config = image_config(network.backbone, backbone)
         backbone = Backbone(backbone, config.mean, config.std, network.frozen, network.backbone_norm == "fixed")
+        backbone.given = given is not None
     one = sample.unsqueeze(0)
     try:
         with torch.no_grad():
