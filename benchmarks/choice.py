@@ -25,7 +25,7 @@ from safda.classifier import Adapted
 from safda.data import Domain, load_domain
 from safda.evaluation.choice import SOURCE_ONLY, choose
 from safda.evaluation.verdict import neighbour_structure, summarise
-from safda.methods.propagation import best_features, propagation_graph
+from safda.methods.propagation import best_features, both_graphs
 from safda.presets import CANDIDATES as CANDIDATES_TRIED
 from safda.presets import FREE_OR_HELD, TRUSTED_NEIGHBOURS
 from safda.training.checkpoint import CANDIDATES
@@ -69,9 +69,9 @@ def evidence_of(lab: Lab, cell: Cell) -> Line:
     assert isinstance(target, Domain)
     models = {folder.name: Adapted.load(folder) for folder in sorted((path / CANDIDATES).iterdir())}
     predictions = {name: model.predict(target) for name, model in models.items()}
-    graph = propagation_graph(source, target, cell.recipe["pseudo_labels"].propagation)
+    graphs = both_graphs(source, target, cell.recipe["pseudo_labels"].propagation)
     scaling, purity = best_features(source)
-    choice = choose({name: predictions[name] for name in tried(cell, purity)}, graph, BEGUN_WITH)
+    choice = choose({name: predictions[name] for name in tried(cell, purity)}, graphs, BEGUN_WITH)
     before = predictions[SOURCE_ONLY]
     structure = neighbour_structure(models[SOURCE_ONLY], target, scaling)
     summary = summarise(predictions[choice.name], before, source.labelled("a choice")[0], structure, choice.to_dict())
@@ -83,7 +83,7 @@ def evidence_of(lab: Lab, cell: Cell) -> Line:
         "seed": cell.seed,
         "seconds": result["seconds"],
         "accuracy": {name: 100 * value for name, value in result["candidates"].items()},
-        "evidence": choose(predictions, graph, BEGUN_WITH).evidence,
+        "evidence": choose(predictions, graphs, BEGUN_WITH).evidence,
         "purity": purity,
         "chosen": choice.name,
         "verdict": summary["verdict"],

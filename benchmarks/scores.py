@@ -40,7 +40,7 @@ from safda.evaluation.estimate import (
 )
 from safda.evaluation.scores import COSTS, SCORES, Outputs, scores
 from safda.evaluation.scores.agreement import GRAPH
-from safda.methods.propagation import best_features, propagation_graph
+from safda.methods.propagation import best_features, both_graphs
 from safda.training.checkpoint import CANDIDATES
 
 Array = NDArray[np.float64]
@@ -124,14 +124,14 @@ def _look_at_task(models: dict[tuple[Cell, str], Path], known: set[str]) -> Iter
     target = labelled.unlabelled()
     assert isinstance(source, Domain)
     assert isinstance(target, Domain)
-    graph = propagation_graph(source, target, GRAPH)  # held, so that all runs find it made
+    graphs = both_graphs(source, target, GRAPH)  # held, so that all runs find them made
     _, purity = best_features(source)
     answers: dict[Cell, dict[str, Predictions]] = defaultdict(dict)  # cell → candidate, or "" → what it says
     for (cell, name), folder in models.items():
         if not name or name in tried(cell, purity):
             answers[cell][name] = Adapted.load(folder).predict(target)
     for cell, beside in answers.items():
-        taken = choose(beside, graph, BEGUN_WITH).name if SOURCE_ONLY in beside else ""
+        taken = choose(beside, graphs, BEGUN_WITH).name if SOURCE_ONLY in beside else ""
         for name, predictions in beside.items():
             if _key(cell, name) in known:
                 continue

@@ -67,7 +67,7 @@ class Graph:
 def test_the_score_is_what_each_counts():
     before = predictions([[0.6, 0.4], [0.4, 0.6], [0.3, 0.7]])
     after = predictions([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
-    seen = choose({SOURCE_ONLY: before, "other": after}, Graph()).evidence["other"]
+    seen = choose({SOURCE_ONLY: before, "other": after}, [Graph()]).evidence["other"]
 
     def entropy(*p):
         return -sum(x * math.log2(x) for x in p)
@@ -82,12 +82,30 @@ def test_the_score_is_what_each_counts():
     assert seen["score"] == pytest.approx(score, abs=1e-5)
 
 
+def test_each_is_judged_in_the_graph_that_speaks_for_it():
+    class Apart(Graph):
+        affinity = csr_array(chain(3)[::-1])
+
+        def source_labels(self, alpha):
+            return super().source_labels(alpha).flip(1)
+
+    right = predictions([[0.9, 0.1], [0.1, 0.9], [0.1, 0.9]])
+    other = predictions([[0.1, 0.9], [0.9, 0.1], [0.8, 0.2]])
+    tried = {SOURCE_ONLY: right, "other": other}
+    alone = {graph: choose(tried, [graph()]).evidence for graph in (Graph, Apart)}
+    both = choose(tried, [Graph(), Apart()]).evidence
+    assert both == choose(tried, [Apart(), Graph()]).evidence
+    assert both[SOURCE_ONLY] == alone[Graph][SOURCE_ONLY]
+    assert both["other"] == alone[Apart]["other"]
+    assert both["other"]["source_labels"] == 1.0 > alone[Graph]["other"]["source_labels"]
+
+
 def test_what_source_labels_contradict_is_not_taken():
     right, wrong = np.array([[0.9, 0.1], [0.1, 0.9], [0.1, 0.9]]), np.array([[0.1, 0.9], [0.9, 0.1], [0.9, 0.1]])
     unsure = 0.3 * right + 0.7 * 0.5
     both = {SOURCE_ONLY: predictions(unsure), "wrong": predictions(wrong), "right": predictions(right)}
-    assert choose(both, Graph()).name == "right"
-    assert choose({name: both[name] for name in (SOURCE_ONLY, "wrong")}, Graph()).name == SOURCE_ONLY
+    assert choose(both, [Graph()]).name == "right"
+    assert choose({name: both[name] for name in (SOURCE_ONLY, "wrong")}, [Graph()]).name == SOURCE_ONLY
 
 
 def test_half_of_a_score_is_that_of_the_one_whose_answers_it_began_with():
@@ -95,10 +113,10 @@ def test_half_of_a_score_is_that_of_the_one_whose_answers_it_began_with():
     steps = {share: predictions(share * sure + (1 - share) / 2) for share in (0.1, 0.3, 0.6, 0.9, 0.95)}
     tried = {"mdd": steps[0.6], "saf": steps[0.9], "mdd-joint": steps[0.3], "saf-joint": steps[0.95]}
     tried = {SOURCE_ONLY: steps[0.1], **tried}
-    alone = {name: seen["score"] for name, seen in choose(tried, None).evidence.items()}
+    alone = {name: seen["score"] for name, seen in choose(tried, []).evidence.items()}
     assert max(alone, key=alone.get) == "saf-joint"
     begun_with = {"mdd": SOURCE_ONLY, "saf": "mdd", "mdd-joint": SOURCE_ONLY, "saf-joint": "mdd-joint"}
-    chosen = choose(tried, None, begun_with)
+    chosen = choose(tried, [], begun_with)
     assert chosen.name == "saf"
     assert chosen.evidence["mdd"]["score"] == alone["mdd"]
     for name in ("saf", "saf-joint"):
@@ -143,11 +161,11 @@ def test_a_sample_without_neighbours_does_not_count():
 def test_what_is_hardly_better_than_source_only_is_not_taken():
     sure = np.array([[0.99, 0.01], [0.01, 0.99], [0.99, 0.01], [0.01, 0.99]])
     steps = {share: predictions(share * sure + (1 - share) / 2) for share in (0.8, 0.84, 1.0)}
-    scores = choose({SOURCE_ONLY: steps[0.8], "a bit": steps[0.84], "much": steps[1.0]}, None).evidence
+    scores = choose({SOURCE_ONLY: steps[0.8], "a bit": steps[0.84], "much": steps[1.0]}, []).evidence
     above = {name: seen["score"] - scores[SOURCE_ONLY]["score"] for name, seen in scores.items()}
     assert 0 < above["a bit"] < 0.02 < above["much"]
-    assert choose({SOURCE_ONLY: steps[0.8], "a bit": steps[0.84]}, None).name == SOURCE_ONLY
-    assert choose({SOURCE_ONLY: steps[0.8], "much": steps[1.0]}, None).name == "much"
+    assert choose({SOURCE_ONLY: steps[0.8], "a bit": steps[0.84]}, []).name == SOURCE_ONLY
+    assert choose({SOURCE_ONLY: steps[0.8], "much": steps[1.0]}, []).name == "much"
 
 
 # --------------------------------------------------------------------------------------------------- candidates

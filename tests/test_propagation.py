@@ -18,7 +18,9 @@ from safda.methods.propagation import (
     PropagationKnobs,
     alignments,
     best_features,
+    both_graphs,
     target_affinity,
+    unaligned,
 )
 
 
@@ -158,3 +160,36 @@ def test_samples_that_do_not_differ_have_no_neighbours_and_hear_themselves(sourc
 def test_pictures_are_told_what_neighbours_need(source):
     with pytest.raises(SafdaError, match=r"label propagation needs features: arrays, or pictures with network\.frozen"):
         LabelPropagation(source, Domain("target", torch.zeros(4, 3, 8, 8)), PropagationKnobs(0.2))
+
+
+@pytest.mark.parametrize("kind", FEATURES)
+def test_unaligned_rows_keep_what_shifts_a_domain(source, target, kind):
+    here, there = (domain.inputs.numpy().astype(np.float64) for domain in (source, target))
+    both = np.concatenate([np.repeat(here, len(there), 0), np.repeat(there, len(here), 0)])  # each domain counts alike
+    rescaled = {**RESCALED, "standardised": StandardScaler().fit(both).transform}[kind]
+    units = [normalize(rescaled(rows)) for rows in (here, there)]
+    mean = (units[0].mean(0) + units[1].mean(0)) / 2
+    for way, domain, unit in zip(unaligned(source, target, kind), (source, target), units, strict=True):
+        np.testing.assert_allclose(way(domain.inputs).numpy(), normalize(unit - mean), atol=1e-5)
+
+
+def test_without_alignment_labels_find_a_target_whose_classes_are_of_other_shares():
+    rng = np.random.default_rng(0)
+
+    def domain(name, few):
+        labels = (np.arange(200) >= few).astype(np.int64)
+        rows = np.eye(6)[labels] * 2 + 0.2 * rng.normal(size=(200, 6))
+        return Domain(name, torch.from_numpy(rows.astype(np.float32)), torch.from_numpy(labels), ("few", "many"))
+
+    there, here = domain("source", 20), domain("target", 160)
+    graphs = both_graphs(there, here.unlabelled(), PropagationKnobs(neighbours=0.2))
+    aligned, as_they_are = (graph.source_labels(0.9).argmax(1).eq(here.labels).float().mean() for graph in graphs)
+    assert as_they_are == 1.0
+    assert aligned < 0.95
+
+
+def test_a_graph_of_each_kind_is_made_once(source, target):
+    knobs = PropagationKnobs(neighbours=0.2)
+    first = both_graphs(source, target, knobs)
+    assert [id(graph) for graph in both_graphs(source, target, knobs)] == [id(graph) for graph in first]
+    assert propagation.propagation_graph(source, target, knobs) is first[0] is not first[1]

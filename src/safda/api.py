@@ -31,7 +31,7 @@ from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.extraction import for_network, frozen_features, image_transform
 from safda.io import refuse_within
 from safda.methods.base import Method
-from safda.methods.propagation import LabelPropagation, best_features, propagation_graph
+from safda.methods.propagation import LabelPropagation, best_features, both_graphs
 from safda.model import AdaptationModel, require_memory
 from safda.nn.backbones import Backbone, check_backbone, full_name
 from safda.nn.heads import FeatureScaling, moments
@@ -384,7 +384,7 @@ class _Work:
             predictions[name] = Adapted(models[name], self.adapted.classes, self.adapted.data).answer(target)
             self._steps_before += own.steps
         begun_with = {name: candidate.begins_with for name, candidate in candidates.items()}
-        choice = choose(predictions, self._graph(recipe), begun_with)
+        choice = choose(predictions, self._graphs(recipe), begun_with)
         own_changes = candidates[choice.name].changes if choice.name in candidates else SOURCE_ONLY_CHANGES
         changes = {**own_changes, **self._for_features}
         self.choice = {**choice.to_dict(), "changes": changes}
@@ -398,12 +398,12 @@ class _Work:
             run.save_model(weights_of(self.adapted.model))
             run.save_choice(self.choice)
 
-    def _graph(self, recipe: Recipe) -> LabelPropagation | None:
-        """Return the graph over which a recipe's pseudo-labels propagate."""
+    def _graphs(self, recipe: Recipe) -> list[LabelPropagation]:
+        """Return the graphs in which candidates are judged; none where a recipe's pseudo-labels do not propagate."""
         labels = recipe.of_methods.get("pseudo_labels")
         if labels is None or not labels.propagation.neighbours:
-            return None
-        return propagation_graph(*self.features, labels.propagation, self._counter("neighbours"))
+            return []
+        return both_graphs(*self.features, labels.propagation, self._counter("neighbours"))
 
     def _candidate(
         self,

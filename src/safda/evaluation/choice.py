@@ -5,11 +5,16 @@ often says the same (``source_labels``). It gives near samples the same answer, 
 (``neighbours``); it is sure of its answers and uses all classes (``information``); and it has not left what the source
 taught (``agreement``, with a classifier that only learned the source). docs/default.md has what each is worth on the
 data sets at hand.
+
+What shifts a whole domain may be taken away before neighbours are sought, or left. Where the domains were measured
+differently it must go; where classes are more frequent in one of them it must stay, since a domain's mean holds its
+classes' shares. Nobody can tell which it is, so there is a graph of each, and a classifier is judged in the one that
+speaks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +40,9 @@ class Choice:
 
     Attributes:
         name: which one.
-        evidence: name → what was looked at: ``source_labels``, ``neighbours``, ``information``, ``agreement``, and the
-            ``score`` of all four, half of it that of the one whose answers it began with.
+        evidence: name → what was looked at: ``source_labels`` and ``neighbours`` in the graph that speaks for it,
+            ``information``, ``agreement``, and the ``score`` of all four, half of it that of the one whose answers it
+            began with.
     """
 
     name: str
@@ -49,7 +55,7 @@ class Choice:
 
 def choose(
     predictions: Mapping[str, Predictions],
-    graph: LabelPropagation | None,
+    graphs: Sequence[LabelPropagation],
     begun_with: Mapping[str, str] | None = None,
 ) -> Choice:
     """Choose among classifiers by what they say of the target; :data:`SOURCE_ONLY` must be one of them.
@@ -59,33 +65,42 @@ def choose(
 
     Args:
         predictions: what each says of the same samples.
-        graph: of the source and these samples; without one, what needs it counts nothing.
+        graphs: of the source and these samples, such as an aligned one and one that is not; without any, what needs
+            them counts nothing.
         begun_with: name → the one, before it, whose answers its pseudo-labels began with; source only's count nothing.
 
     >>> sure = 9 * np.eye(3)[[0, 1, 2, 0, 1, 2]]
     >>> both = {SOURCE_ONLY: Predictions((), (), sure / 9, sure), "adapted": Predictions((), (), sure, sure)}
-    >>> choose(both, None).name
+    >>> choose(both, []).name
     'adapted'
     """
     answers = {name: each.logits.argmax(1) for name, each in predictions.items()}
-    spread = None if graph is None else graph.source_labels(_ALPHA).argmax(1).numpy()
+    spread = [graph.source_labels(_ALPHA).argmax(1).numpy() for graph in graphs]
     evidence: dict[str, dict[str, float]] = {}
     alone: dict[str, float] = {}
     for name, each in predictions.items():
         one_hot = np.eye(each.logits.shape[1])[answers[name]]
+        in_graphs = [
+            (float((answers[name] == labels).mean()), neighbour_information(one_hot, graph.affinity))
+            for graph, labels in zip(graphs, spread, strict=True)
+        ]
+        ways = [dict(zip(("source_labels", "neighbours"), values, strict=True)) for values in in_graphs or [(0.0, 0.0)]]
         seen = {
-            "source_labels": 0.0 if spread is None else float((answers[name] == spread).mean()),
-            "neighbours": 0.0 if graph is None else neighbour_information(one_hot, graph.affinity),
+            **max(ways, key=_weighted),
             "information": information(Outputs(each)),
             "agreement": float((answers[name] == answers[SOURCE_ONLY]).mean()),
         }
-        alone[name] = sum(_COUNTS[what] * value for what, value in seen.items())
+        alone[name] = _weighted(seen)
         first = (begun_with or {}).get(name, SOURCE_ONLY)
         seen["score"] = (alone[name] + alone[name if first == SOURCE_ONLY else first]) / 2
         evidence[name] = {what: round(value, 6) for what, value in seen.items()}
     best = max(evidence, key=lambda name: evidence[name]["score"])
     clear = evidence[best]["score"] > evidence[SOURCE_ONLY]["score"] + _CLEARLY
     return Choice(best if clear else SOURCE_ONLY, evidence)
+
+
+def _weighted(seen: Mapping[str, float]) -> float:
+    return sum(_COUNTS[what] * value for what, value in seen.items())
 
 
 def neighbour_information(probabilities: NDArray[Any], affinity: csr_array) -> float:

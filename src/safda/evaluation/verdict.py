@@ -149,7 +149,8 @@ def _neighbour_kappa(answers: Predictions, to: Domain, scaling: str) -> float:
 
 def _concerns(summary: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return what looks wrong: reasons not to trust the predictions, and reasons to doubt them."""
-    serious, slight = [], []
+    serious: list[str] = []
+    slight: list[str] = []
     piled = _piled_class(summary)
     if piled:
         name, share, usual = piled

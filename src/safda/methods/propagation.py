@@ -7,7 +7,7 @@ domains are close, these keep what spreads from going astray. The search for nei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakSet, ref
@@ -72,6 +72,8 @@ class LabelPropagation:
         knobs: how many neighbours there are, three at least and a hundred at most, and what those across domains count:
             near in features, but a shift away.
         progress: called with (done, total) as the search goes on.
+        align: take away first what shifts or stretches a whole domain. Where classes are not as frequent in both, that
+            takes away a part of what tells them apart.
 
     Example:
         >>> source = Domain("source", torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]), ("left", "up"))
@@ -83,11 +85,16 @@ class LabelPropagation:
     """
 
     def __init__(
-        self, source: Domain, target: Domain, knobs: PropagationKnobs, progress: ProgressCallback | None = None
+        self,
+        source: Domain,
+        target: Domain,
+        knobs: PropagationKnobs,
+        progress: ProgressCallback | None = None,
+        align: bool = True,
     ) -> None:
-        self._made_of = ref(source), ref(target), knobs
+        self._made_of = ref(source), ref(target), knobs, align
         labels, classes = source.labelled("label propagation")
-        ways = alignments(source, target, knobs.features)
+        ways = (alignments if align else unaligned)(source, target, knobs.features)
         share = knobs.neighbours / len(classes)
         rows, affinity = target_affinity(source, target, ways, share, knobs.cross_domain, progress)
         self.affinity = affinity[:, len(rows) :]
@@ -100,10 +107,10 @@ class LabelPropagation:
         """Leave out of a copy what it was made of: that holds for this process alone."""
         return {name: value for name, value in vars(self).items() if name != "_made_of"}
 
-    def is_of(self, source: Domain, target: Domain, knobs: PropagationKnobs) -> bool:
+    def is_of(self, source: Domain, target: Domain, knobs: PropagationKnobs, align: bool) -> bool:
         """Return whether this is the graph of these two domains; α is no part of it."""
-        its_source, its_target, its_knobs = self._made_of
-        same = its_source() is source and its_target() is target
+        its_source, its_target, its_knobs, is_aligned = self._made_of
+        same = its_source() is source and its_target() is target and is_aligned == align
         return same and replace(its_knobs, alpha=knobs.alpha) == knobs
 
     def propagate(self, predictions: Tensor, alpha: float) -> Tensor:
@@ -136,15 +143,26 @@ _graphs: WeakSet[LabelPropagation] = WeakSet()  # those that somebody still uses
 
 
 def propagation_graph(
-    source: Domain, target: Domain, knobs: PropagationKnobs, progress: ProgressCallback | None = None
+    source: Domain,
+    target: Domain,
+    knobs: PropagationKnobs,
+    progress: ProgressCallback | None = None,
+    align: bool = True,
 ) -> LabelPropagation:
     """Return the graph of two domains: where several recipes are tried on the very same ones, it is made once."""
     for graph in _graphs:
-        if graph.is_of(source, target, knobs):
+        if graph.is_of(source, target, knobs, align):
             return graph
-    graph = LabelPropagation(source, target, knobs, progress)
+    graph = LabelPropagation(source, target, knobs, progress, align)
     _graphs.add(graph)
     return graph
+
+
+def both_graphs(
+    source: Domain, target: Domain, knobs: PropagationKnobs, progress: ProgressCallback | None = None
+) -> list[LabelPropagation]:
+    """Return the graph of two domains, and the one in which what shifts a whole domain was left."""
+    return [propagation_graph(source, target, knobs, progress, align) for align in (True, False)]
 
 
 def target_affinity(
@@ -188,8 +206,8 @@ def target_affinity(
 
 def nearest_samples(domain: Domain, features: str = "centred") -> csr_array:
     """Find the few nearest ones of each sample of a small domain: by the cosine, once its mean is taken away."""
-    unit = _of_length_one(domain, features)
-    mean = _moments(domain, unit)[0].float()
+    unit = _of_length_one(features, domain)
+    mean = _moments(unit, domain)[0].float()
 
     def centred(batch: Tensor) -> Tensor:
         return F.normalize(unit(batch.float()) - mean)
@@ -221,20 +239,27 @@ def best_features(source: Domain) -> tuple[str, float]:
     return features, share
 
 
-def _of_length_one(domain: Domain, features: str) -> RowMap:
-    """Make a function that gives rows of a domain length one: as they are, or rescaled first."""
+def _of_length_one(features: str, *domains: Domain) -> RowMap:
+    """Make a function that gives rows of domains length one: as they are, or rescaled first, alike in all of them."""
     if features == "rooted":
         return lambda batch: F.normalize(signed_root(batch))
     if features == "standardised":
-        mean, variance = moments(feature_batches(domain, "label propagation"))
+        mean, variance = _together([moments(feature_batches(each, "label propagation")) for each in domains])
         scale = standard_scale(mean, variance)
         return lambda batch: F.normalize(((batch.double() - mean) * scale).to(batch.dtype))
     return F.normalize
 
 
-def _moments(domain: Domain, unit: RowMap) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of each dimension of rows of length one."""
-    return moments(unit(batch.double()) for batch in feature_batches(domain, "label propagation"))
+def _moments(unit: RowMap, *domains: Domain) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of each dimension of rows of length one; each domain counts alike."""
+    batches = ((unit(batch.double()) for batch in feature_batches(each, "label propagation")) for each in domains)
+    return _together([moments(each) for each in batches])
+
+
+def _together(of_domains: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return mean and variance over domains that count alike, from those of each."""
+    means, variances = (torch.stack(each) for each in zip(*of_domains, strict=True))
+    return means.mean(0), variances.mean(0) + means.var(0, correction=0)
 
 
 def alignments(source: Domain, target: Domain, features: str = "centred") -> tuple[RowMap, RowMap]:
@@ -247,9 +272,9 @@ def alignments(source: Domain, target: Domain, features: str = "centred") -> tup
         source, target: domains of features.
         features: one of :data:`FEATURES`, or ``"auto"``: the best by :func:`best_features`.
     """
-    kind = best_features(source)[0] if features == "auto" else features
-    unit_source, unit_target = (_of_length_one(domain, kind) for domain in (source, target))
-    (mean, variance), (target_mean, target_variance) = _moments(source, unit_source), _moments(target, unit_target)
+    kind = _kind(source, features)
+    unit_source, unit_target = (_of_length_one(kind, domain) for domain in (source, target))
+    (mean, variance), (target_mean, target_variance) = _moments(unit_source, source), _moments(unit_target, target)
     both_vary = torch.minimum(variance, target_variance) > _LEAST_VARIANCE
 
     def alignment(unit: RowMap, mean: Tensor, own: Tensor, other: Tensor) -> RowMap:
@@ -260,6 +285,25 @@ def alignments(source: Domain, target: Domain, features: str = "centred") -> tup
         alignment(unit_source, mean, variance, target_variance),
         alignment(unit_target, target_mean, target_variance, variance),
     )
+
+
+def unaligned(source: Domain, target: Domain, features: str = "centred") -> tuple[RowMap, RowMap]:
+    """Make functions that show both domains' features as they are to each other: rows of length one, minus one mean.
+
+    Args:
+        source, target, features: as of :func:`alignments`.
+    """
+    unit = _of_length_one(_kind(source, features), source, target)
+    mean = _moments(unit, source, target)[0].float()
+
+    def way(batch: Tensor) -> Tensor:
+        return F.normalize(unit(batch.float()) - mean)
+
+    return way, way
+
+
+def _kind(source: Domain, features: str) -> str:
+    return best_features(source)[0] if features == "auto" else features
 
 
 class _NeighbourSearch:
