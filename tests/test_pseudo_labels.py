@@ -67,6 +67,24 @@ def test_a_temperature_sharpens_sample_by_sample(temperature):
         assert label.tolist() == pytest.approx([p / sum(powers) for p in powers])
 
 
+@pytest.mark.parametrize("temperature", [0.01, 0.05, 0.5, 2.0])
+def test_no_temperature_loses_the_labels_of_many_classes(temperature):
+    _, pseudo_labels, _ = make(temperature=temperature)
+    given = (torch.randn(4, 345) / 100).softmax(1)  # float32: each is near 1/345
+    expected = given.double() ** (1 / temperature)
+    expected = (expected / expected.sum(1, keepdim=True)).float()
+    torch.testing.assert_close(pseudo_labels._transformed(given), expected, rtol=1e-4, atol=1e-8)
+
+
+def test_what_is_zero_stays_zero_at_any_temperature_and_passes_no_gradient():
+    _, pseudo_labels, _ = make(temperature=0.5)
+    given = torch.tensor([[0.75, 0.25, 0.0], [1.0, 0.0, 0.0]], requires_grad=True)
+    labels = pseudo_labels._transformed(given)
+    torch.testing.assert_close(labels, torch.tensor([[0.9, 0.1, 0.0], [1.0, 0.0, 0.0]]))
+    (labels * torch.arange(3)).sum().backward()
+    assert given.grad[labels == 0].tolist() == [0.0] * 3
+
+
 @pytest.mark.parametrize("strength", [1.0, 0.5])
 def test_alignment_takes_from_classes_that_are_predicted_often(strength):
     """With predictions that are always the same, their mean is known: p / p^strength, normalised."""

@@ -115,7 +115,7 @@ class PseudoLabels(Method):
 
     def _transformed(self, labels: Tensor) -> Tensor:
         if self.knobs.temperature != 1:
-            labels = _normalised(labels ** (1 / self.knobs.temperature))
+            labels = _sharpened(labels, self.knobs.temperature)
         if self.knobs.distribution_alignment:
             labels = self._aligned(labels)
         if self.knobs.kind == "hard":
@@ -164,6 +164,16 @@ def _with_known(labels: Tensor, known: Tensor | None) -> Tensor:
     known = F.pad(known, (len(labels) - len(known), 0), value=-1)
     given = F.one_hot(known.clamp_min(0), labels.shape[1]).to(labels.dtype)
     return torch.where(known.unsqueeze(1) >= 0, given, labels)
+
+
+def _sharpened(labels: Tensor, temperature: float) -> Tensor:
+    """Return ŷ^(1/T), of sum 1: by logarithms, since a power of many small shares may be zero for all of them.
+
+    >>> _sharpened(torch.tensor([[0.75, 0.25, 0.0]]), 0.5)
+    tensor([[0.9000, 0.1000, 0.0000]])
+    """
+    logs = labels.clamp_min(torch.finfo(labels.dtype).tiny).log() / temperature  # of zeros, gradients are zero
+    return logs.masked_fill(labels == 0, -torch.inf).softmax(1)
 
 
 def _normalised(labels: Tensor) -> Tensor:
