@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -283,6 +284,15 @@ def test_save_and_load(data, tmp_path, labels):
     assert again.classes_.dtype == classifier.classes_.dtype
     assert again.n_features_in_ == 6
     assert not list((tmp_path / "model").rglob("*.pkl"))
+
+
+@pytest.mark.parametrize("adversary", ["ima", "adda"])
+def test_it_can_be_pickled_whatever_the_adversary(data, adversary):
+    X, y, X_target, _ = data
+    classifier = small(steps=2, adversary=adversary, saf=False).fit(X, y, X_target=X_target)
+    content = pickle.dumps(classifier)
+    assert X_target.tobytes() not in content  # nor does it carry the data about
+    np.testing.assert_array_equal(pickle.loads(content).predict(X_target), classifier.predict(X_target))
 
 
 def test_texts_that_are_python_objects_are_saved(data, tmp_path):

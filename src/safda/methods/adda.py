@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +69,10 @@ class ADDA(Method):
     def setup(self, net: Network, source: Domain, target: Domain, progress: ProgressCallback | None = None) -> None:
         """Remember where the source's statistics are to come from."""
         self._copy: Callable[[], None] = lambda: self._copy_encoder(net, source)  # net holds this: not as an attribute
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out of a copy what holds the network and the source: it is for the training in this process alone."""
+        return {name: value for name, value in vars(self).items() if name != "_copy"}
 
     def refresh_every(self, steps: int, steps_per_epoch: float) -> int:
         """Part when the source has been learnt."""

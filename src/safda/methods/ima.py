@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,6 +51,10 @@ class ImA(MDD):
         self._classes = net.classes
         self._predict: Callable[[], Tensor] = lambda: _predicted(net, target)  # not as an attribute: net holds this
         self.refresh()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out of a copy what holds the network and the target: it is for the training in this process alone."""
+        return {name: value for name, value in vars(self).items() if name != "_predict"}
 
     def refresh_every(self, steps: int, steps_per_epoch: float) -> int:
         """Make pseudo-labels again after so many steps."""
