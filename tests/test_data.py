@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array, csr_matrix
 
 from safda.data import EpochSampler, from_arrays, load_domain
 from safda.errors import SafdaError
@@ -45,6 +46,13 @@ def test_what_is_wrong_with_an_archive_is_told_in_one_line(tmp_path, arrays, wor
         load_domain(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [csr_matrix, csr_array])
+def test_sparse_rows_are_called_that(kind):
+    for given in (kind(GOOD), (kind(GOOD), [0, 1, 0, 1])):
+        with pytest.raises(SafdaError, match=r"x: 'features' is a sparse matrix.*\.toarray\(\)"):
+            load_domain(given, "x")
 
 
 def test_a_file_that_is_no_archive(tmp_path):

@@ -7,8 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import coo_array, csr_matrix
+from sklearn.decomposition import TruncatedSVD
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
 
 import safda
 from safda.classifier import Predictions
@@ -317,6 +320,19 @@ def test_any_classifier_of_tables_can_be_scored(arrays):
     classifier = LogisticRegression().fit(X, y)
     for name in set(SCORES) - {"seed_agreement"}:
         assert np.isfinite(safda.make_scorer(name, X_target)(classifier, X, y))
+
+
+@pytest.mark.parametrize("kind", [csr_matrix, coo_array])
+def test_sparse_rows_score_as_dense_ones_do(arrays, kind):
+    X, y, X_target = arrays
+    classifier = make_pipeline(TruncatedSVD(3, random_state=0), LogisticRegression()).fit(X, y)
+    sparse = kind(X), kind(X_target), kind(np.concatenate([X_target, X]))
+    for name in set(SCORES) - {"seed_agreement"}:
+        wanted = pytest.approx(safda.make_scorer(name, X_target)(classifier, X, y), abs=1e-4)
+        assert safda.make_scorer(name, sparse[1])(classifier, sparse[0], y) == wanted, name
+    labels, domain = np.concatenate([np.full(60, "?"), y]), np.repeat([-2, 1], 60)
+    wanted = pytest.approx(safda.make_scorer("iw", X_target)(classifier, X, y), abs=1e-4)
+    assert safda.make_scorer("iw")(classifier, sparse[2], labels, sample_domain=domain) == wanted
 
 
 def test_a_class_that_training_did_not_see_is_no_reason_to_fail(arrays):

@@ -155,6 +155,8 @@ def checked_arrays(name: str, features: Any, labels: Any = None, classes: Any = 
 
 def _as_array(name: str, what: str, values: Any) -> Any:
     """Return an array of anything that can be one; bytes become text."""
+    if hasattr(values, "toarray"):  # scipy's, which numpy takes for a single object
+        raise SafdaError(f"{name}: {what!r} is a sparse matrix, and dense rows are needed; give its .toarray()")
     try:
         array = plain_texts(np.asarray(values))
         return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.pipeline import Pipeline
 from sklearn.utils.metadata_routing import MetadataRequest
 from torch import Tensor
@@ -75,7 +76,7 @@ class Scorer:
                 f"{self!r} needs target samples: give it X_target, or hand sample_domain on "
                 "(sklearn.set_config(enable_metadata_routing=True))"
             )
-        if not len(target):
+        if not target.shape[0]:  # a sparse matrix has no length
             raise ValueError(
                 f"{self!r}: there is no target sample to score with (sample_domain has no negative number)"
             )
@@ -90,8 +91,17 @@ class Scorer:
 
 
 def _as_rows(X: ArrayLike) -> Any:
-    """Return a table as it is, since a classifier may want the names of its columns; anything else as an array."""
+    """Return a table as it is, since a classifier may want the names of its columns; anything else as an array.
+
+    A sparse matrix stays one, of a kind whose rows can be taken.
+    """
+    if issparse(X):
+        return X.tocsr()  # type: ignore[union-attr]
     return X if hasattr(X, "iloc") else np.asarray(X)
+
+
+def _dense(X: Any) -> NDArray[Any]:
+    return np.asarray(X.toarray() if issparse(X) else X)
 
 
 def _outputs(estimator: Any, X: Any, y: NDArray[Any] | None, X_target: Any) -> Outputs:
@@ -106,11 +116,12 @@ def _outputs(estimator: Any, X: Any, y: NDArray[Any] | None, X_target: Any) -> O
         return torch.from_numpy(np.searchsorted(classes, y))
 
     def domains() -> tuple[Domain, Domain]:
-        source, target = (torch.from_numpy(np.array(rows, dtype=np.float32)) for rows in (X, X_target))
+        source, target = (torch.from_numpy(np.array(_dense(rows), dtype=np.float32)) for rows in (X, X_target))
         return Domain("X", source, numbers(), tuple(map(str, classes))), Domain("X_target", target)
 
     def mixed(rows: Tensor, partners: Tensor, share: float) -> Tensor:
-        mixes = share * _take(X_target, rows) + (1 - share) * np.asarray(_take(X_target, partners))
+        others = _take(X_target, partners)
+        mixes = share * _take(X_target, rows) + (1 - share) * (others if issparse(others) else np.asarray(others))
         return torch.from_numpy(_predictions(estimator, mixes).logits)
 
     return Outputs(_predictions(estimator, X_target), lambda: (_predictions(estimator, X), numbers()), domains, mixed)
@@ -130,7 +141,7 @@ def _take(X: Any, rows: Tensor) -> Any:
 def _predictions(estimator: Any, X: Any) -> Predictions:
     """Ask any classifier for what a network would say: its probabilities' logarithms, and an embedding."""
     probabilities = np.asarray(estimator.predict_proba(X))
-    embedding = np.asarray(estimator.transform(X) if hasattr(estimator, "transform") else X)
+    embedding = _dense(estimator.transform(X) if hasattr(estimator, "transform") else X)
     names = tuple(map(str, _classes(estimator)))
     logits = np.log(probabilities.clip(_LEAST)).astype(np.float32)
-    return Predictions(tuple(map(str, range(len(X)))), names, logits, embedding.astype(np.float32))
+    return Predictions(tuple(map(str, range(X.shape[0]))), names, logits, embedding.astype(np.float32))
