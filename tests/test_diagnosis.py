@@ -355,6 +355,7 @@ def test_the_twin_and_eta_are_those_of_the_last_quarter(values):
     metrics = lines(mdd__agrees_on_source=one, mdd__agrees_on_target=other, saf__eta_mean=other, saf__eta_std=one)
     seen = watch_training(metrics, Recipe())
     last = -(-len(values) // 4)  # a quarter, and of a few lines at least one
+    assert seen["twin"].pop("method") == "mdd"
     assert seen["twin"] == pytest.approx({"source": fmean(one[-last:]), "target": fmean(other[-last:])})
     assert seen["eta"] == {
         "mean": pytest.approx(fmean(other[-last:])),
@@ -368,6 +369,15 @@ def test_a_discriminator_is_seen_early_and_late():
     seen = watch_training(lines(dann__domain_accuracy=accuracy), Recipe().override({"methods": ["dann", "saf"]}))
     assert seen["discriminator"] == {"method": "dann", "early": pytest.approx(0.8), "late": pytest.approx(0.6)}
     assert "twin" not in seen
+
+
+@pytest.mark.parametrize("name", ["mdd", "ima", "e-mixnet"])
+def test_a_twin_is_seen_whichever_method_has_it(name):
+    metrics = [{f"{name}/agrees_on_source": 0.9, f"{name}/agrees_on_target": 0.2}]
+    seen = watch_training(metrics, Recipe().override({"methods": [name, "saf"]}))
+    assert seen["twin"] == {"method": name, "source": 0.9, "target": 0.2}
+    (found,) = diagnose(summary(**seen))
+    assert f"--{name}.weight" in found["advice"]
 
 
 def test_an_adversary_of_a_later_stage_is_early_when_it_begins():
@@ -549,7 +559,7 @@ def test_what_there_are_no_features_of_is_seen_in_training_alone():
     features, labels, classifier = source()
     metrics = lines(mdd__agrees_on_source=[0.5, 0.75], mdd__agrees_on_target=[0.5, 0.25])
     said = predictions(classifier.decision_function(features[:19]))
-    expected = {"training": {"weighed": ["mdd", "saf"], "twin": {"source": 0.75, "target": 0.25}}}
+    expected = {"training": {"weighed": ["mdd", "saf"], "twin": {"method": "mdd", "source": 0.75, "target": 0.25}}}
     assert observe(said, None, metrics, Recipe()) == expected
     few = domain(features, labels), domain(features[:19])  # of which nothing can be estimated
     assert observe(said, few, metrics, Recipe()) == expected

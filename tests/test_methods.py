@@ -342,11 +342,26 @@ def test_what_a_phase_does_not_train_stands_still():
     }
 
 
+def parted(name):
+    """A model in the last stage of its method."""
+    model = set_up(model_of(name))
+    model.methods[name].refresh()
+    return model
+
+
 @pytest.fixture
 def entries(monkeypatch):
     """Leave the registry as it was."""
     len(METHODS)
     monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
+
+
+@pytest.mark.parametrize("name", ["mcd", "adda"])
+def test_a_method_derived_from_one_with_phases_trains_its_own_parts(entries, name):
+    register("mine")(type("Mine", (METHODS[name],), {}))
+    moved = [moved_by_phases(model) for model in map(parted, ("mine", name))]
+    assert moved[0] == moved[1]
+    assert "methods" in moved[0][list(moved[0])[-2]]
 
 
 def test_a_method_of_ones_own_is_handed_over_and_found_again_in_its_run(entries, tmp_path, files):

@@ -104,9 +104,9 @@ def watch_training(metrics: Sequence[Mapping[str, Any]], recipe: Recipe) -> dict
     late = metrics[len(metrics) - size :]
     weighed = [name for name, knobs in recipe.of_methods.items() if hasattr(knobs, "weight")]
     seen: dict[str, Any] = {"weighed": weighed}
-    if (on_source := _mean(late, "mdd/agrees_on_source")) is not None:
-        seen["twin"] = {"source": on_source, "target": _mean(late, "mdd/agrees_on_target")}
     for name in recipe.of_methods:
+        if (on_source := _mean(late, f"{name}/agrees_on_source")) is not None:
+            seen["twin"] = {"method": name, "source": on_source, "target": _mean(late, f"{name}/agrees_on_target")}
         metric = f"{name}/domain_accuracy"
         if (accuracy := _mean(late, metric)) is not None:
             there = [line for line in metrics if metric in line]  # an adversary may begin in a later stage, as ADDA's
@@ -256,7 +256,8 @@ def _adversary(summary: Mapping[str, Any]) -> Iterable[Finding]:
         yield Finding(
             "the adversary wins",
             f"in the end D agrees with C on {twin['source']:.0%} of the source, {twin['target']:.0%} of the target",
-            "the domains stayed apart: try more steps, or a larger --mdd.weight",
+            # Earlier summaries do not name the method: there was one that they knew.
+            f"the domains stayed apart: try more steps, or a larger --{twin.get('method', 'mdd')}.weight",
             WARNING,
         )
     if discriminator and discriminator["late"] > _TOLD_APART:

@@ -99,7 +99,7 @@ class ADDA(Method):
         if not self._parted:
             return (Phase(_LEARN),)
         return (
-            Phase(_TELL, trains=("methods.adda.discriminator.",), supervised=False),
+            Phase(_TELL, trains=(f"methods.{self.name}.discriminator.",), supervised=False),
             Phase(_FOOL, trains=("backbone.", "bottleneck."), supervised=False),
         )
 

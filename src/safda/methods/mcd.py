@@ -53,7 +53,7 @@ class MCD(Method):
 
     def phases(self, progress: float) -> Sequence[Phase]:
         """Steps A, B and C."""
-        classifiers, features = ("classifier.", "methods.mcd."), ("backbone.", "bottleneck.")
+        classifiers, features = ("classifier.", f"methods.{self.name}."), ("backbone.", "bottleneck.")
         return (
             Phase(_A),
             Phase(_B, trains=classifiers, supervised=False),
