@@ -209,7 +209,7 @@ def test_features_refuse_what_is_said_of_a_backbone_but_not_a_recipe_that_has_on
             safda.fit(*files, **TINY, **given)
     with pytest.raises(SafdaError, match=r"^source: holds features already, so network\.backbone"):
         safda.fit(blobs(0, 0.0), blobs(1, 0.7)[0], backbone=nn.Identity(), **TINY)
-    with pytest.raises(SafdaError, match=r"^X: holds features already, so network\.weights has no meaning"):
+    with pytest.raises(SafdaError, match=r"^source: holds features already, so network\.weights has no meaning"):
         safda.SAFClassifier(knobs={"network.weights": "w.safetensors"}).fit(*blobs(0, 0.0))
     (tmp_path / "r.toml").write_text('[network]\nbackbone = "resnet18"\nfrozen = true\n')
     for recipe in ("paper-office31", tmp_path / "r.toml", safda.preset("paper-office31")):

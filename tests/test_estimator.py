@@ -286,6 +286,16 @@ def test_save_and_load(data, tmp_path, labels):
     assert not list((tmp_path / "model").rglob("*.pkl"))
 
 
+def test_what_is_saved_has_no_data_and_says_so(data, tmp_path):
+    X, y, X_target, _ = data
+    small(steps=2).fit(X, y, X_target=X_target).save(tmp_path / "model")
+    with pytest.raises(SafdaError, match=r"its source was an array.*hand it over again: source=…"):
+        safda.resume(tmp_path / "model")
+    safda.resume(tmp_path / "model", source=(X, y), target=X_target, cpu=True)
+    page = (tmp_path / "model" / "report.html").read_text()
+    assert "source → target" in page
+
+
 @pytest.mark.parametrize("adversary", ["ima", "adda"])
 def test_it_can_be_pickled_whatever_the_adversary(data, adversary):
     X, y, X_target, _ = data

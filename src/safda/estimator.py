@@ -128,12 +128,12 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         if len(self.classes_) < 2:
             raise ValueError(f"a classifier needs two or more classes, and y has one class: {self.classes_[0]!r}")
         names = tuple(str(label) for label in self.classes_)
-        source = Domain("X", torch.from_numpy(rows), torch.from_numpy(numbers.astype(np.int64)), names)
+        source = Domain("source", torch.from_numpy(rows), torch.from_numpy(numbers.astype(np.int64)), names)
         check_knobs(source, self.knobs or {})
         recipe = self._recipe()
         known = None if y_target is None else _known_labels(y_target, self.classes_, len(target))
         with TrainingView("adapting", recipe.all_steps, Console(stderr=True, quiet=not self.verbose)) as view:
-            target_domain = Domain("X_target", torch.from_numpy(target))
+            target_domain = Domain("target", torch.from_numpy(target))
             self.adapted_ = start(source, target_domain, recipe, callback=view, target_labels=known)
         return self
 
