@@ -176,6 +176,17 @@ def test_a_decoded_picture_that_is_not_whole_is_not_used(tmp_path):
     assert store.get(1) is None
 
 
+def test_some_of_the_pictures_are_not_kept_a_second_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAFDA_CACHE", str(tmp_path / "cache"))
+    domain = for_network(load_domain(folder(tmp_path / "d")), Transform(32), cache_decoded=True)
+    rows = torch.tensor([3, 1])
+    every = domain.batch(torch.arange(len(domain)))
+    stores = set((tmp_path / "cache" / "decoded").iterdir())
+    assert stores
+    assert torch.equal(domain.take(rows).batch(torch.arange(2)), every[rows])
+    assert set((tmp_path / "cache" / "decoded").iterdir()) == stores
+
+
 def test_a_target_label_cannot_change_a_run_on_pictures(both, tmp_path):
     fit(both, tmp_path / "a")
     flat = tmp_path / "flat"

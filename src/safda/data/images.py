@@ -68,8 +68,8 @@ class TransformedImages:
         return self._batch(rows, uniforms)
 
     def take(self, rows: Tensor) -> TransformedImages:
-        """Return these pictures alone, none of them decoded."""
-        return replace(self, files=self.files.take(rows))
+        """Return these pictures alone, none of them decoded; a store of their own would keep them twice."""
+        return replace(self, files=self.files.take(rows), cache=None)
 
     def fingerprint(self) -> str:
         """Return a digest of all contents, in order."""
