@@ -8,6 +8,7 @@ import torch
 from scipy.sparse import csr_array, csr_matrix
 
 from safda.data import EpochSampler, from_arrays, load_domain
+from safda.data.sampler import evenly_spaced_rows
 from safda.errors import SafdaError
 
 
@@ -146,6 +147,13 @@ def test_a_stream_depends_on_nothing_but_the_step():
     assert [stream.rows(step).tolist() for step in reversed(range(12))][::-1] == forwards
     assert [EpochSampler(10, 3, 5, 1).rows(step).tolist() for step in range(12)] != forwards
     assert [EpochSampler(10, 3, 6, 0).rows(step).tolist() for step in range(12)] != forwards
+
+
+@pytest.mark.parametrize("size", [2**24 + 4, 2**31 + 1])
+def test_rows_spread_over_a_large_domain_are_rows_of_it(size):
+    first, middle, last = evenly_spaced_rows(size, 3).tolist()
+    assert (first, last) == (0, size - 1)
+    assert abs(middle - (size - 1) / 2) < 1
 
 
 def test_some_rows_of_a_domain_are_a_domain(tmp_path):

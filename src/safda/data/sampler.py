@@ -93,4 +93,4 @@ def evenly_spaced_rows(size: int, most: int) -> Tensor:
     >>> evenly_spaced_rows(7, most=3).tolist(), evenly_spaced_rows(2, most=3).tolist()
     ([0, 3, 6], [0, 1])
     """
-    return torch.linspace(0, size - 1, min(size, most)).round().long()
+    return torch.linspace(0, size - 1, min(size, most), dtype=torch.float64).round().long()
