@@ -147,6 +147,23 @@ def test_only_certain_or_uncertain_samples_are_mixed(keep):
     assert len(drawn) == wanted.sum() // 2 * 2 > 0
 
 
+@pytest.mark.parametrize(("pairing", "elsewhere", "here"), [("random", 1, 0), ("random", 2, 3), ("reversed", 1, 3)])
+def test_where_a_process_has_no_pair_none_mixes(monkeypatch, pairing, elsewhere, here):
+    """Each would wait for it in a batch norm over all of them."""
+
+    def least(values, op):
+        assert op == torch.distributed.ReduceOp.MIN
+        values.clamp_(max=elsewhere)
+
+    method = SAFMethod(keep="certain", pairing=pairing)
+    sure_of_three = torch.eye(6)[[0, 0, 1]] * 50
+    logits = torch.cat([sure_of_three, torch.zeros(4, 6)])
+    assert method.candidates(logits).tolist() == [0, 1, 2]
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.all_reduce", least)
+    assert len(method.candidates(logits)) == here
+
+
 def test_given_pseudo_labels_are_mixed_as_they_are():
     features, classify, given_labels = torch.randn(6, 4), nn.Linear(4, 3), torch.rand(6, 3)
     out = SAF(4, eta=ConstantEta(0.25))(features, classify, pseudo_labels=given_labels)

@@ -281,6 +281,15 @@ def mean_over_processes(values: Tensor) -> Tensor:
     return total / dist.get_world_size()
 
 
+def least_over_processes(count: int, device: torch.device) -> int:
+    """Return the smallest of all processes' counts; with one process, its own."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return count
+    least = torch.tensor(count, device=device)
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    return int(least)
+
+
 def standing_still(module: nn.Module) -> Callable[[Tensor], Tensor]:
     """Return a module as a function that passes a gradient to its inputs and none to its weights."""
     weights = {name: value.detach() for name, value in module.named_parameters()}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from safda.knobs import knob
 from safda.methods import register
-from safda.methods.base import Batch, Method, Phase, RampedWeight
+from safda.methods.base import Batch, Method, Phase, RampedWeight, least_over_processes
 from safda.methods.eta import EtaKnobs, make_eta
 from safda.methods.pseudo_labels import PseudoLabels
 from safda.methods.saf import SAF, SAFOutput
@@ -59,12 +59,17 @@ class SAFMethod(Method):
         return {"saf": self.knobs.at(batch.progress) * out.loss}
 
     def candidates(self, logits: Tensor) -> Tensor:
-        """Return row numbers of the samples that may be mixed, by how certain their predictions are."""
+        """Return row numbers of the samples that may be mixed, by how certain their predictions are.
+
+        Where a process has too few of them for a pair, no process mixes: each waits for all others in batch norm.
+        """
         rows = torch.arange(len(logits), device=logits.device)
         if self.knobs.keep == "all":
             return rows
         certain = relative_entropy(logits) <= self.knobs.threshold
-        return rows[certain if self.knobs.keep == "certain" else ~certain]
+        kept = rows[certain if self.knobs.keep == "certain" else ~certain]
+        pair = 1 if self.knobs.pairing == "reversed" else 2  # in which a sample may meet itself
+        return kept if least_over_processes(len(kept), kept.device) >= pair else kept[:0]
 
     def evidence(self, batch: Batch, pseudo_labels: Tensor, logits: Tensor) -> Tensor | None:
         """Return what η is made of, for an η of one's own (``benchmarks/eta.py`` has some); None: the features."""
