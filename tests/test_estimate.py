@@ -19,7 +19,9 @@ from safda.evaluation.estimate import (
     estimate,
     estimate_accuracy,
 )
+from safda.evaluation.scores.agreement import GRAPH
 from safda.evaluation.verdict import summarise
+from safda.methods.propagation import both_graphs
 from tests.conftest import TINY, blobs
 
 SHARE = st.floats(0, 1)
@@ -69,6 +71,24 @@ def test_the_source_labels_know_nothing_of_the_answers_that_they_are_compared_wi
         assert agreement_with_source_labels(saying(said), source, target) == pytest.approx(
             agreement - wrong / 120, abs=0.1
         )
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_the_graph_counts_that_speaks_for_the_answers(shift):
+    rng = np.random.default_rng(0)
+    few = 20 if shift else 160  # a shift of all samples alike, or other shares of the classes
+
+    def domain(name, few, shift):
+        labels = np.concatenate([np.zeros(few, int), np.full(20, 2), np.ones(180 - few, int)])
+        rows = 2 * np.eye(6)[labels] + shift + 0.2 * rng.normal(size=(200, 6))
+        return Domain(name, torch.from_numpy(rows.astype(np.float32)), torch.from_numpy(labels), ("a", "b", "c"))
+
+    source, target = domain("source", 20, 0.0), domain("target", few, shift * np.eye(6)[5])
+    known = both_graphs(source, target.unlabelled(), GRAPH)
+    each = [float(graph.source_labels(0.9).argmax(1).eq(target.labels).float().mean()) for graph in known]
+    found = agreement_with_source_labels(saying(target.labels.numpy()), source, target.unlabelled())
+    assert found == pytest.approx(max(each))
+    assert (each[0] > each[1]) == (shift > 0)
 
 
 @given(SHARE, st.integers(2, 100), st.integers(20, 10**6))

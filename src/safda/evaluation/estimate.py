@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safda.classifier import Predictions
 from safda.data import Domain
 from safda.evaluation.scores.agreement import GRAPH
-from safda.methods.propagation import propagation_graph
+from safda.methods.propagation import both_graphs
 
 _DEVIATIONS = 1.645  # of a normal distribution, either way, hold nine of ten
 _FEWEST = 20  # target samples: of fewer, nothing can be said
@@ -85,9 +85,13 @@ def estimate_accuracy(predictions: Predictions, source: Domain, target: Domain) 
 
 
 def agreement_with_source_labels(predictions: Predictions, source: Domain, target: Domain) -> float:
-    """Return the share of target samples of which labels that spread over the graph from the source say the same."""
-    spread = propagation_graph(source, target, GRAPH).source_labels(GRAPH.alpha)
-    return float((predictions.logits.argmax(1) == spread.argmax(1).numpy()).mean())
+    """Return the share of target samples of which labels that spread over the graph from the source say the same.
+
+    Of two graphs, aligned or not, it is the one that speaks for the predictions, as where candidates are chosen.
+    """
+    answers = predictions.logits.argmax(1)
+    spread = [graph.source_labels(GRAPH.alpha).argmax(1).numpy() for graph in both_graphs(source, target, GRAPH)]
+    return max(float((answers == labels).mean()) for labels in spread)
 
 
 def estimate(agreement: float, classes: int, samples: int, weights: Weights = WEIGHTS) -> Estimate:
