@@ -30,7 +30,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("-o", "--out", type=Path, required=True, help="a folder for the cases")
     out = parser.parse_args().out
-    print(write_cases(out, "tabular", "Accuracy (%) on tables of measurements", {**real_cases(), **made_up_cases()}))
+    cases = {**real_cases(), **made_up_cases(), **cut_cases()}
+    print(write_cases(out, "tabular", "Accuracy (%) on tables of measurements", cases))
 
 
 def real_cases() -> dict[str, Pair]:
@@ -62,6 +63,15 @@ def made_up_cases() -> dict[str, Pair]:
         "gases, one missing": (arrays[0], arrays[1].rows(arrays[1].labels != 2)),
         "activities of another": (persons[0], persons[1]),
         "activities of a third, unbalanced": (persons[0], unbalanced(persons[2], 6, rng)),
+    }
+
+
+def cut_cases() -> dict[str, Pair]:
+    """More tables cut in two by one of their columns: classes are then far from as frequent in both halves."""
+    tumours, wines = _table(load_breast_cancer), _table(load_wine)
+    return {
+        **{f"tumours by column {column}": by_column(tumours, column) for column in (0, 4, 8, 9)},
+        **{f"wines by column {column}": by_column(wines, column) for column in (0, 4, 11)},
     }
 
 
