@@ -21,6 +21,7 @@ from safda.methods import METHODS, dmrl, vmt
 from safda.methods.afn import AFN
 from safda.methods.base import Batch, Phase
 from safda.methods.cat import CAT, clustering
+from safda.methods.coral import CORAL
 from safda.methods.dan import DAN
 from safda.methods.dann import DANN
 from safda.methods.dmrl import DMRL
@@ -188,6 +189,15 @@ def test_jans_maps_climb_at_a_tenth_while_the_embedding_descends_in_full():
     plain = torch.autograd.grad(mean_discrepancy(kernel, 3), [batch.embedding, weight])
     torch.testing.assert_close(ours[0], plain[0])
     torch.testing.assert_close(ours[1], -0.1 * plain[1])
+
+
+@pytest.mark.parametrize("method", [DAN(), JAN(), CORAL()], ids=lambda method: method.name)
+def test_distances_keep_their_digits_in_mixed_precision(method):
+    batch = joint(8, 8)
+    far = {"embedding": 30 + batch.embedding.detach().float(), "logits": 30 + batch.logits.detach().float()}
+    wanted = loss_of(built(method), replace(batch, **far))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(loss_of(method, replace(batch, **far)), wanted)
 
 
 @pytest.mark.parametrize("method", [DAN(), DAN(estimate="linear"), JAN(), JAN(adversarial=True)], ids=str)

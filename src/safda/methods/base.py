@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -288,6 +288,22 @@ def least_over_processes(count: int, device: torch.device) -> int:
     least = torch.tensor(count, device=device)
     dist.all_reduce(least, op=dist.ReduceOp.MIN)
     return int(least)
+
+
+def precisely(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a function of rows that computes in float32 at least, though all around it is in mixed precision.
+
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     torch.cov(torch.rand(2, 3)).dtype, precisely(torch.cov)(torch.rand(2, 3)).dtype
+    (torch.bfloat16, torch.float32)
+    """
+
+    @wraps(function)
+    def call(rows: Tensor) -> Tensor:
+        with torch.autocast(rows.device.type, enabled=False):
+            return function(rows if rows.dtype == torch.float64 else rows.float())
+
+    return call
 
 
 def standing_still(module: nn.Module) -> Callable[[Tensor], Tensor]:

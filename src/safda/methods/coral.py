@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from safda.knobs import knob
 from safda.methods import register
-from safda.methods.base import Batch, Method, Phase
+from safda.methods.base import Batch, Method, Phase, precisely
 
 
 @register("coral")
@@ -32,5 +33,5 @@ class CORAL(Method):
 
     def losses(self, batch: Batch, phase: Phase) -> dict[str, Tensor]:
         """Return the weighted distance."""
-        source, target = (side.logits.T.cov() for side in (batch.source, batch.target))
+        source, target = (precisely(torch.cov)(side.logits.T) for side in (batch.source, batch.target))
         return {"coral": self.knobs.weight * (source - target).square().mean() / 4}

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from safda.methods.base import precisely
+
 #: Widths of the kernels, as multiples of the rows' mean squared distance, as DAN's and JAN's authors have them.
 WIDTHS = tuple(2.0**k for k in range(-3, 2))
 
 
+@precisely  # a small difference of large numbers
 def squared_distances(rows: Tensor) -> Tensor:
     """Return ‖x − y‖² of all pairs of rows.
 
