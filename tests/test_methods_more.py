@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -250,6 +250,20 @@ def test_addas_losses_are_those_of_a_gan_with_inverted_labels():
     assert step_of(model, phase=tell).losses["adda"].item() == pytest.approx(wanted.item())
     wanted = -0.3 * probability_target.log().mean()
     assert step_of(model, phase=fool).losses["adda_fool"].item() == pytest.approx(wanted.item())
+
+
+@pytest.mark.parametrize(("optimizer", "alike"), [("sgd", False), ("adamw", True)])
+def test_addas_weight_is_for_sgd_as_its_help_says(optimizer, alike):
+    def moved(weight):
+        model = set_up(model_of("adda", **{"adda.weight": weight, "optimizer.name": optimizer}))
+        model.methods["adda"].refresh()
+        before = model.bottleneck.linear.weight.detach().clone()
+        moved_by_phases(model)
+        return model.bottleneck.linear.weight.detach() - before
+
+    assert torch.allclose(moved(0.2), moved(2.0), rtol=1e-3) is alike
+    (about,) = [each for each in fields(METHODS["adda"].Knobs) if each.name == "weight"]
+    assert "for SGD" in about.metadata["knob"].help
 
 
 def test_addas_stages_and_who_moves_in_each():

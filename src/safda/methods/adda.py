@@ -53,7 +53,11 @@ class ADDA(Method):
 
         pretraining: float = knob(0.5, "share of the steps that learn the source", low=0.01, high=0.99)
         weight: float = knob(
-            0.2, "weight of what reaches the target's encoder", low=0.0, high=100.0, search=(0.02, 2.0, "log")
+            0.2,
+            "weight of what reaches the target's encoder; for SGD: AdamW's steps are as long at any but 0",
+            low=0.0,
+            high=100.0,
+            search=(0.02, 2.0, "log"),
         )
         width: int = knob(500, "hidden size of the discriminator", low=1, high=65536)
 
