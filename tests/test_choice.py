@@ -340,3 +340,16 @@ def test_the_command_line_chooses_too(both, tmp_path, capsys):
     words = ["fit", f"{tmp_path}/s.npz", f"{tmp_path}/t.npz", "-o", f"{tmp_path}/run", "--cpu"]
     assert main([*words, *knobs, "--candidates", "2"]) == 0
     assert set(json.loads(capsys.readouterr().out)["summary"]["choice"]["evidence"]) == {SOURCE_ONLY, "mdd", "saf"}
+
+
+def test_every_candidate_is_tracked_in_its_own_folder(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (X, y), (X_target, _) = blobs(0, 0.0), blobs(1, 0.7)
+    few = {"choice.candidates": 1, "steps": 4, "log_every": 2, "network.bottleneck_width": 8}
+    safda.fit((X, y), X_target, out=tmp_path / "run", trackers=("tensorboard",), cpu=True, report=False, **few)
+    for name in (SOURCE_ONLY, "mdd"):
+        events = EventAccumulator(str(next((tmp_path / "run" / "candidates" / name).rglob("events.*")).parent))
+        events.Reload()
+        assert [event.step for event in events.Scalars("lr")] == [2, 4]
+        assert ("loss/mdd" in events.Tags()["scalars"]) == (name == "mdd")

@@ -432,7 +432,7 @@ class _Work:
                 model,
                 source,
                 target,
-                accelerator=make_accelerator(recipe, cpu=self.accelerator.device.type == "cpu"),  # without trackers
+                accelerator=self._accelerator_for(recipe, own),
                 run=own,
                 callback=callback,
                 resume=bool(own and own.has_checkpoint),
@@ -440,6 +440,16 @@ class _Work:
         if own and self.accelerator.is_main_process:
             shutil.rmtree(own.path / "checkpoints", ignore_errors=True)
         return model
+
+    def _accelerator_for(self, recipe: Recipe, own: RunFolder | None) -> Accelerator:
+        """Make one for a candidate; in a choice it has the run's trackers, which write into the candidate's folder."""
+        names = [str(getattr(each, "value", each)) for each in self.accelerator.log_with]
+        return make_accelerator(
+            recipe,
+            cpu=self.accelerator.device.type == "cpu",
+            trackers=tuple(names) if self.given.choice.candidates else (),
+            folder=own.path if own else None,
+        )
 
     def _heads(self, recipe: Recipe) -> AdaptationModel:
         """Make what stands on the backbone, for features."""
