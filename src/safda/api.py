@@ -92,6 +92,13 @@ def fit(
     Raises:
         SafdaError: if anything is wrong that a user can mend.
         Interrupted: if a signal (Ctrl-C, SIGTERM) ends it; a run in a folder can be resumed.
+
+    Example:
+        >>> y = torch.arange(60) % 3
+        >>> X, X_target = (4 * torch.eye(3)[y] + shift + torch.randn(60, 3) / 2 for shift in (0, 1))
+        >>> adapted = fit((X, y), X_target, steps=40, batch=12, **{"network.bottleneck_width": 32})
+        >>> adapted.predict(X_target).classes, adapted.evaluate((X_target, y)).accuracy > 0.9
+        (('0', '1', '2'), True)
     """
     if not isinstance(recipe, Recipe):
         recipe = default_recipe(source) if recipe is None else load_recipe(recipe)

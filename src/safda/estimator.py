@@ -33,7 +33,8 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
 
     Args:
         recipe: a preset's name, a TOML file or a :class:`Recipe`.
-        adversary: the method beside SAF: mdd, dann, cdan, cdan+e or none; None keeps the recipe's.
+        adversary: the method beside SAF: any that can lead (``safda methods`` lists them), such as mdd or cdan, or
+            none; None keeps the recipe's.
         saf: whether SAF takes part; None keeps the recipe's.
         steps: training steps; None keeps the recipe's.
         batch: samples of each domain in a step; None keeps the recipe's.

@@ -72,7 +72,7 @@ class SAFMethod(Method):
         return kept if least_over_processes(len(kept), kept.device) >= pair else kept[:0]
 
     def evidence(self, batch: Batch, pseudo_labels: Tensor, logits: Tensor) -> Tensor | None:
-        """Return what η is made of, for an η of one's own (``benchmarks/eta.py`` has some); None: the features."""
+        """Return what η is made of, for an η of one's own (``benchmarks/etas.py`` has some); None: the features."""
         return None
 
     def mixed(self, batch: Batch, pseudo_labels: Tensor, logits: Tensor) -> SAFOutput:
