@@ -300,6 +300,7 @@ class _Work:
         """Compute both domains' features where the backbone is frozen, once, and on one process first."""
         self._steps_before = 0  # of the stages that have ended
         self._scalings: dict[tuple[str, int], FeatureScaling] = {}
+        self._judged_in: list[LabelPropagation] = []
         self.source_only: Adapted | None = None
         self.choice: dict[str, Any] | None = None
         model = self.adapted.model.to(self.accelerator.device)
@@ -391,7 +392,8 @@ class _Work:
             predictions[name] = Adapted(models[name], self.adapted.classes, self.adapted.data).answer(target)
             self._steps_before += own.steps
         begun_with = {name: candidate.begins_with for name, candidate in candidates.items()}
-        choice = choose(predictions, self._graphs(recipe), begun_with)
+        self._judged_in = self._graphs(recipe)  # held: what is said at the end needs them too
+        choice = choose(predictions, self._judged_in, begun_with)
         own_changes = candidates[choice.name].changes if choice.name in candidates else SOURCE_ONLY_CHANGES
         changes = {**own_changes, **self._for_features}
         self.choice = {**choice.to_dict(), "changes": changes}
