@@ -11,10 +11,11 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain, pairwise, repeat
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -89,50 +90,15 @@ def train(
     if run and not resume:
         _save(run, 0, model, optimizer, accelerator)  # proves that the folder takes it, before any work is done
 
-    not_finite, stopping = _NotFinite(), False
     schedule = _Schedule(model, source, target)
     feed = schedule.batches(range(start, recipe.steps), shard)
+    stopping = False
     with closing(feed), _trackers(accelerator), _stop_signals() as stop:
+        steps = _Steps(model, wrapped, optimizer, accelerator, labels, target.known_labels, run, callback, stop)
         for step in range(start, recipe.steps):
-            progress = step / (recipe.ramp_steps or recipe.steps)
             schedule.refresh_before(step)
-            (source_rows, source_inputs), (target_rows, target_inputs) = next(feed)
-            tensors = (source_inputs, labels[source_rows], target_inputs, torch.cat([source_rows, target_rows]))
-            batch = [_moved(values, accelerator.device) for values in tensors]
-            known = target.known_labels
-            known = None if known is None else _moved(known[target_rows], accelerator.device)
-            lr = _set_learning_rate(optimizer, recipe, step)
-            losses, seen = {}, {}
-            seed = mixed_seed(recipe.seed, step, accelerator.process_index, _STEP_DRAWS)
-            with _own_randomness(seed, accelerator.device):
-                for phase in chain.from_iterable(repeat(phase, phase.times) for phase in model.phases(progress)):
-                    output = wrapped(*batch, progress, phase, known)
-                    not_finite.look(step, output.total, output.losses)
-                    _optimizer_step(optimizer, model, output, phase, accelerator)
-                    _observe(model, output, accelerator)
-                    losses.update(output.losses)
-                    seen.update(output.metrics)
-
-            done = step + 1
-            metrics = None
-            logs, saves = (
-                done == recipe.steps or done % every == 0 for every in (recipe.log_every, recipe.checkpoint_every)
-            )
-            if logs or saves:
-                not_finite.tell(run)
-            if logs:
-                metrics = {**_metrics(losses, seen, accelerator), "lr": lr, **_scheduled_weights(recipe, progress)}
-                if run and accelerator.is_main_process:
-                    run.log({"step": done, **metrics})
-                accelerator.log(metrics, step=done)
-            if callback and accelerator.is_main_process:
-                callback(done, metrics)
-            if logs or saves or accelerator.num_processes == 1:  # each time, the other processes are waited for
-                stopping = _any_process(stop.received is not None, accelerator)
-            if run and (stopping or saves):
-                _save(run, done, model, optimizer, accelerator)
-            if stopping and done < recipe.steps:
-                raise Interrupted(done, stop.received or signal.SIGTERM)
+            made = steps.make(step, *next(feed))
+            stopping = steps.follow_up(step + 1, made)
 
     model.eval()
     if finish:
@@ -260,6 +226,100 @@ class _Schedule:
 
 
 # ----------------------------------------------------------------------------------------------- one step
+
+
+class _Made(NamedTuple):
+    """What is left of an iteration: by name its losses and what methods have logged, and at which rate and progress."""
+
+    losses: dict[str, Tensor]
+    seen: dict[str, Tensor]
+    lr: float
+    progress: float
+
+
+@dataclass
+class _Steps:
+    """One iteration after another: how it is made, and what follows it.
+
+    Attributes:
+        model: what is trained.
+        wrapped: the same, as accelerate calls it.
+        optimizer: what moves it.
+        accelerator: device, precision, processes and trackers.
+        labels: the source's classes.
+        known: the target's where a user has given some, −1 elsewhere; None without any.
+        run: where checkpoints and metrics go, if anywhere.
+        callback: called after every step.
+        stop: what a signal tells.
+    """
+
+    model: AdaptationModel
+    wrapped: nn.Module
+    optimizer: torch.optim.Optimizer
+    accelerator: Accelerator
+    labels: Tensor
+    known: Tensor | None
+    run: RunFolder | None
+    callback: StepCallback | None
+    stop: _Stop
+
+    def __post_init__(self) -> None:
+        """Take the recipe as it is now, and begin to look for what is not finite."""
+        self._recipe, self._not_finite = self.model.recipe, _NotFinite()
+
+    def make(self, step: int, source: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor]) -> _Made:
+        """Make an iteration, of one optimizer step or of several, with these (row numbers, inputs) of each domain."""
+        recipe, device = self._recipe, self.accelerator.device
+        progress = step / (recipe.ramp_steps or recipe.steps)
+        (source_rows, source_inputs), (target_rows, target_inputs) = source, target
+        tensors = (source_inputs, self.labels[source_rows], target_inputs, torch.cat([source_rows, target_rows]))
+        batch = [_moved(values, device) for values in tensors]
+        known = None if self.known is None else _moved(self.known[target_rows], device)
+        made = _Made({}, {}, _set_learning_rate(self.optimizer, recipe, step), progress)
+        seed = mixed_seed(recipe.seed, step, self.accelerator.process_index, _STEP_DRAWS)
+        with _own_randomness(seed, device):
+            for phase in chain.from_iterable(repeat(phase, phase.times) for phase in self.model.phases(progress)):
+                output = self.wrapped(*batch, progress, phase, known)
+                self._not_finite.look(step, output.total, output.losses)
+                _optimizer_step(self.optimizer, self.model, output, phase, self.accelerator)
+                _observe(self.model, output, self.accelerator)
+                made.losses.update(output.losses)
+                made.seen.update(output.metrics)
+        return made
+
+    def follow_up(self, done: int, made: _Made) -> bool:
+        """After so many steps, log, tell and save what is due; returns whether a signal came in the last of them.
+
+        Raises:
+            Interrupted: if it came before that.
+        """
+        recipe, accelerator = self._recipe, self.accelerator
+        metrics, stopping = None, False
+        logs, saves = (
+            done == recipe.steps or done % every == 0 for every in (recipe.log_every, recipe.checkpoint_every)
+        )
+        if logs or saves:
+            self._not_finite.tell(self.run)
+        if logs:
+            metrics = self._log(done, made)
+        if self.callback and accelerator.is_main_process:
+            self.callback(done, metrics)
+        if logs or saves or accelerator.num_processes == 1:  # each time, the other processes are waited for
+            stopping = _any_process(self.stop.received is not None, accelerator)
+        if self.run and (stopping or saves):
+            _save(self.run, done, self.model, self.optimizer, accelerator)
+        if stopping and done < recipe.steps:
+            raise Interrupted(done, self.stop.received or signal.SIGTERM)
+        return stopping
+
+    def _log(self, done: int, made: _Made) -> dict[str, float]:
+        """Write one line of metrics, and hand it to the trackers."""
+        weights = _scheduled_weights(self._recipe, made.progress)
+        metrics = {**_metrics(made.losses, made.seen, self.accelerator), "lr": made.lr, **weights}
+        if self.run and self.accelerator.is_main_process:
+            self.run.log({"step": done, **metrics})
+        self.accelerator.log(metrics, step=done)
+        return metrics
 
 
 def _moved(values: Tensor, device: torch.device) -> Tensor:
