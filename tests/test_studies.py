@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import safda
-from benchmarks import open_set, operating_point, with_saf
-from safda.bench.benchmark import from_dict
+from benchmarks import open_set, operating_point, tabular_cases, with_saf
+from benchmarks.hard_cases import Samples, write_cases
+from safda.bench.benchmark import from_dict, load_benchmark
 from safda.bench.results import Difference, Results, Run
 from safda.data import load_domain
 from safda.methods import METHODS
@@ -180,3 +181,36 @@ def test_curves_are_means_over_seeds_and_of_all_tasks_or_none():
         ["W→A", "60.0", "–"],
         ["mean", f"{(81 + 70 + 60) / 3:.1f}", "–"],
     ]
+
+
+def test_a_table_is_cut_by_a_column_that_is_then_left_out():
+    rows = np.arange(40, dtype=np.float32).reshape(10, 4)[::-1].copy()
+    low, high = tabular_cases.by_column(Samples(rows, np.arange(10)), 2)
+    assert sorted([*low.labels, *high.labels]) == list(range(10))
+    assert rows[low.labels, 2].max() < np.median(rows[:, 2]) < rows[high.labels, 2].min()
+    np.testing.assert_array_equal(low.features, rows[low.labels][:, [0, 1, 3]])
+
+
+def test_cases_are_the_same_wherever_they_are_made_and_load_as_a_benchmark(tmp_path):
+    made = [{**tabular_cases.real_cases(), **tabular_cases.made_up_cases()} for _ in range(2)]
+    for name, pair in made[0].items():
+        for one, other in zip(pair, made[1][name], strict=True):
+            np.testing.assert_array_equal(one.features, other.features)
+            np.testing.assert_array_equal(one.labels, other.labels)
+    some = {name: made[0][name] for name in ("wines distorted", "gases, one missing")}
+    said = write_cases(tmp_path, "some", "Some of them", some)
+    assert said.startswith("2 cases in ")
+    benchmark = load_benchmark(tmp_path / "some.toml")
+    assert list(benchmark.rows) == ["source", "mdd", "mdd+saf", "default"]
+    for task, pair in zip(benchmark.tasks, some.values(), strict=True):
+        for end, samples in zip(task.split("→"), pair, strict=True):
+            domain = load_domain(tmp_path / benchmark.domains[end])
+            assert torch.equal(domain.inputs, torch.from_numpy(samples.features))
+    missing = load_domain(tmp_path / benchmark.domains["gases, one missing target"])
+    assert len(torch.unique(missing.labels)) == tabular_cases.GASES - 1
+
+
+def test_sensors_that_have_drifted_are_further_from_those_that_have_not():
+    fresh, *later = (tabular_cases.gases(drift, np.random.default_rng(0)).features.mean(0) for drift in (0.0, 0.2, 0.8))
+    near, far = (np.abs(np.log(each / fresh)).mean() for each in later)
+    assert 0 < 3 * near < far
