@@ -328,18 +328,18 @@ def test_both_domains_are_laid_out_as_the_network_sees_them():
     (X, y), (X_target, _) = blobs(0, 0.0), blobs(1, 4.0)
     adapted = safda.fit((X, y), X_target, **{**TINY, "steps": 5, "network.norm": "per-domain"})
     source, target = load_domain((X, y)), load_domain(X_target)
-    features, embedding = projection.encode(adapted, source, target)
+    seen = adapted.model.encode_domains(source, target)
     weights = {name: value.double().numpy() for name, value in adapted.model.state_dict().items()}
     unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (X.astype(float), X_target.astype(float))]
     scaled = [(rows - weights["centring.mean"]) * weights["centring.scale"] for rows in unit]
-    np.testing.assert_allclose(features, np.concatenate(scaled), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(seen.features, np.concatenate(scaled), rtol=1e-4, atol=1e-4)
     linear = [rows @ weights["bottleneck.linear.weight"].T + weights["bottleneck.linear.bias"] for rows in scaled]
     own = linear[0].mean(0), linear[0].var(0)  # the source by its own statistics, the target by those that were kept
     kept = weights["bottleneck.norm.running_mean"], weights["bottleneck.norm.running_var"]
     normed = [(rows - mean) / np.sqrt(var + 1e-5) for rows, (mean, var) in zip(linear, (own, kept), strict=True)]
     scale, offset = weights["bottleneck.norm.weight"], weights["bottleneck.norm.bias"]
     expected = np.maximum(np.concatenate(normed) * scale + offset, 0)
-    np.testing.assert_allclose(embedding, expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(seen.embedding, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_principal_components_are_those_of_the_singular_vectors():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from safda.data import Domain
-from safda.data.loader import ProgressCallback
+from safda.data.loader import ProgressCallback, evaluation_batches
 from safda.errors import SafdaError
 from safda.methods import METHODS
 from safda.methods.base import Batch, Method, Phase, overrides
@@ -159,6 +159,21 @@ class AdaptationModel(Network):
         """Return the adapted classifier's logits and the embedding B(F(x)); for use in evaluation mode."""
         encoded = self.encode(inputs)
         return self.answer(encoded), encoded.embedding
+
+    @torch.no_grad()
+    def encode_domains(self, source: Domain, target: Domain) -> Encoded:
+        """Send all samples of both domains through F, B and C, the source's rows first; for use in evaluation mode.
+
+        Where each domain is normalised by itself, the source is normalised as it was in training, by its own
+        statistics. Inference mode would not do: auxiliary classifiers learn from what this gives.
+        """
+        device = next(self.parameters()).device
+        parts = [
+            self.project(inputs.to(device)) for domain in (source, target) for inputs in evaluation_batches(domain)
+        ]
+        features, projected = (torch.cat(part) for part in zip(*parts, strict=True))
+        embedding = self.bottleneck.finish(projected, len(source))
+        return Encoded(features, projected, embedding, self.classifier(embedding))
 
     def answer(self, encoded: Encoded) -> Tensor:
         """Return the logits to answer with: C's, or those of a method that answers in its place."""

@@ -22,11 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from safda.data import Domain
-from safda.data.loader import evaluation_batches
 from safda.data.sampler import evenly_spaced_rows
 from safda.methods.mdd import log_one_minus
 from safda.model import AdaptationModel
-from safda.nn.network import Encoded
 
 #: ϱ: margins of probabilities are ½ at most, and half of that counts as clear.
 THRESHOLD = 0.25
@@ -333,14 +331,10 @@ def some_samples(domain: Domain) -> Domain:
 def encode(model: AdaptationModel, source: Domain, target: Domain) -> Encoding:
     """Send samples of both domains through a network; where each has a norm of its own, the source gets its own."""
     model.eval()
-    device = next(model.parameters()).device
-    parts = [[model.project(inputs.to(device)) for inputs in evaluation_batches(domain)] for domain in (source, target)]
-    features, projected = (torch.cat([part[which] for side in parts for part in side]) for which in (0, 1))
-    embedding = model.bottleneck.finish(projected, len(source))
-    logits = model.answer(Encoded(features, projected, embedding, model.classifier(embedding)))
+    seen = model.encode_domains(source, target)
+    values = (seen.embedding, model.answer(seen))
     sizes = [len(source), len(target)]
-    both = zip(torch.split(embedding.float().cpu(), sizes), torch.split(logits.float().cpu(), sizes), strict=True)
-    of_source, of_target = both
+    of_source, of_target = zip(*(torch.split(each.float().cpu(), sizes) for each in values), strict=True)
     return Encoding(of_source, of_target, source.labelled("the error bound")[0])
 
 

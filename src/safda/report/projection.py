@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from safda.classifier import Adapted
-from safda.data import AnyDomain, Domain
+from safda.data import AnyDomain
 from safda.data.loader import evaluation_batches
 from safda.data.sampler import evenly_spaced_rows
 
@@ -81,8 +81,8 @@ def project(
 def project_embedding(adapted: Adapted, source: AnyDomain, target: AnyDomain, most: int) -> tuple[Points, Points]:
     """Lay out what the classifier sees of both domains, B's embedding; of each, so many samples at most."""
     some = [domain.take(evenly_spaced_rows(len(domain), most)) for domain in (source, target)]
-    _, embedding = encode(adapted, *map(adapted.ready, some))
-    points = plane(embedding, _method((len(source), len(target))))
+    seen = adapted.model.encode_domains(*map(adapted.ready, some))
+    points = plane(_numbers(seen.embedding), _method((len(source), len(target))))
     return points[: len(some[0])], points[len(some[0]) :]
 
 
@@ -95,32 +95,18 @@ def _seen(
 ) -> dict[str, NDArray[np.float32]]:
     """Return what is seen before, where that can be known, and after: n×d numbers, the source's rows first."""
     ready = adapted.ready(source), adapted.ready(target)
-    features, embedding = encode(adapted, *ready)
-    after = {"After: what the classifier sees (B)": embedding}
+    seen = adapted.model.encode_domains(*ready)
+    after = {"After: what the classifier sees (B)": _numbers(seen.embedding)}
     if before is None:
         return after
     if before is not adapted:
-        features, _ = encode(before, before.ready(source), before.ready(target))
+        seen = before.model.encode_domains(before.ready(source), before.ready(target))
     elif len(ready[0].inputs.shape) != 2:  # the backbone has learned: what it made of pictures before is gone
         if math.prod(ready[0].inputs.shape[1:]) > _MOST_PIXELS:
             return after
         pixels = [batch.flatten(1) for domain in ready for batch in evaluation_batches(domain)]
         return {"Before: pixels": _numbers(torch.cat(pixels)), **after}
-    return {"Before: features, nothing adapted": features, **after}
-
-
-@torch.inference_mode()
-def encode(adapted: Adapted, source: Domain, target: Domain) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return φ and B's embedding of both domains, the source's rows first.
-
-    Where each domain is normalised by itself, the source is normalised as it was in training, by its own statistics.
-    """
-    model = adapted.model
-    parts = [
-        model.project(inputs.to(adapted.device)) for domain in (source, target) for inputs in evaluation_batches(domain)
-    ]
-    features, projected = (torch.cat(part) for part in zip(*parts, strict=True))
-    return _numbers(features), _numbers(model.bottleneck.finish(projected, len(source)))
+    return {"Before: features, nothing adapted": _numbers(seen.features), **after}
 
 
 def _numbers(values: Tensor) -> NDArray[np.float32]:
