@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix
+
+#: Equal bins of confidence: of the calibration error, and of the chart of it.
+CONFIDENCE_BINS = 15
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,46 @@ def score(
     )
 
 
-def calibration_error(confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = 15) -> float:
+class ConfidenceBin(NamedTuple):
+    """Samples of about the same confidence.
+
+    Attributes:
+        number: which of the bins it is, from 0.
+        samples: how many it holds.
+        confidence: their mean confidence.
+        accuracy: the share of them that is right.
+    """
+
+    number: int
+    samples: int
+    confidence: float
+    accuracy: float
+
+
+def confidence_bins(
+    confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = CONFIDENCE_BINS
+) -> list[ConfidenceBin]:
+    """Return the bins that hold any sample, least confidence first.
+
+    >>> confidence_bins(np.array([0.5, 0.5, 1.0]), np.array([True, False, True]), bins=10)
+    [ConfidenceBin(number=5, samples=2, confidence=0.5, accuracy=0.5),
+     ConfidenceBin(number=9, samples=1, confidence=1.0, accuracy=1.0)]
+    """
+    which = np.minimum((confidence * bins).astype(int), bins - 1)
+    return [
+        ConfidenceBin(number, int(here.sum()), float(confidence[here].mean()), float(right[here].mean()))
+        for number in np.unique(which).tolist()
+        for here in [which == number]
+    ]
+
+
+def calibration_error(
+    confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = CONFIDENCE_BINS
+) -> float:
     """Expected calibration error: |accuracy − confidence| in each bin, weighted by the bin's share.
 
     >>> calibration_error(np.array([0.75, 0.75, 0.75, 0.75]), np.array([True, True, True, False]))
     0.0
     """
-    which = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [
-        abs(right[which == b].mean() - confidence[which == b].mean()) * (which == b).mean() for b in np.unique(which)
-    ]
-    return float(sum(gaps))
+    found = confidence_bins(confidence, right, bins)
+    return float(sum(abs(each.accuracy - each.confidence) * (each.samples / len(confidence)) for each in found))

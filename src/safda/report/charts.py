@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from safda.evaluation.oracle import CONFIDENCE_BINS, confidence_bins
+
 #: Width and height of a chart, and what is left for its axes: left, right, top and bottom.
 WIDTH, HEIGHT = 360, 200
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 26
 
 BINS = 20  #: of a histogram of confidence
-RELIABILITY_BINS = 15  #: as the calibration error has them
 
 _FEW = 12  # values need no mean to see where they go
 _SMOOTHED = 0.06  # share of a curve's points that are averaged to see where it goes
@@ -241,16 +242,14 @@ def reliability(title: str, confidence: NDArray[np.float64], right: NDArray[np.b
     >>> chart.rows
     [['0.47 to 0.53', 2, 0.5, 0.5], ['0.93 to 1.00', 1, 0.99, 1.0]]
     """
-    which = np.minimum((confidence * RELIABILITY_BINS).astype(int), RELIABILITY_BINS - 1)
-    edges = np.linspace(0, 1, RELIABILITY_BINS + 1)
+    edges = np.linspace(0, 1, CONFIDENCE_BINS + 1)
     rows: list[list[Any]] = []
-    heights, labels = np.zeros(RELIABILITY_BINS), [""] * RELIABILITY_BINS
-    for k in np.unique(which).tolist():
-        here = which == k
-        heights[k] = right[here].mean()
+    heights, labels = np.zeros(CONFIDENCE_BINS), [""] * CONFIDENCE_BINS
+    for k, samples, mean, accuracy in confidence_bins(confidence, right):
+        heights[k] = accuracy
         name = f"{edges[k]:.2f} to {edges[k + 1]:.2f}"
-        rows.append([name, int(here.sum()), float(confidence[here].mean()), float(heights[k])])
-        labels[k] = f"{name}: {heights[k]:.1%} of {int(here.sum())} right"
+        rows.append([name, samples, mean, accuracy])
+        labels[k] = f"{name}: {accuracy:.1%} of {samples} right"
     x, y = _unit_axis(), Axis(0, 1, HEIGHT - BOTTOM, TOP, 0.25)
     columns = ["confidence", "samples", "mean confidence", "right"]
     return BarChart(title, x, y, _bars(x, y, edges, heights, labels), columns, rows)
