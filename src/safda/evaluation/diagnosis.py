@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from safda.classifier import Predictions
 from safda.data import Domain
@@ -133,7 +134,7 @@ def chosen_probe(source: Domain, target: Domain) -> Probe | None:
 
 
 def _mean_confidence(probe: Probe) -> float:
-    return float(_softmax(probe.target_logits).max(1).mean())
+    return float(softmax(probe.target_logits, axis=1).max(1).mean())
 
 
 def estimated_priors(probe: Probe) -> NDArray[np.float64]:
@@ -141,7 +142,8 @@ def estimated_priors(probe: Probe) -> NDArray[np.float64]:
     classes = probe.target_logits.shape[1]
     answers = probe.source_logits.argmax(1), probe.target_logits.argmax(1)
     by_confusion = black_box_shift(answers[0], probe.labels, answers[1], classes)
-    by_likelihood = maximum_likelihood_shift(_softmax(probe.target_logits), class_shares(probe.labels, classes))
+    probabilities = softmax(probe.target_logits, axis=1)
+    by_likelihood = maximum_likelihood_shift(probabilities, class_shares(probe.labels, classes))
     mean: NDArray[np.float64] = (by_confusion + by_likelihood) / 2
     return mean
 
@@ -179,12 +181,6 @@ def _neighbours_mean(values: NDArray[np.float64], features: NDArray[np.float64])
     nearest = np.argpartition(-similar, most - 1, axis=1)[:, :most]
     mean: NDArray[np.float64] = values[nearest].mean(1)
     return mean
-
-
-def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    shifted = np.exp(logits - logits.max(1, keepdims=True))
-    probabilities: NDArray[np.float64] = shifted / shifted.sum(1, keepdims=True)
-    return probabilities
 
 
 # ---------------------------------------------------------------------------------------------------- what is concluded
