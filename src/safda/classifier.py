@@ -16,7 +16,7 @@ from safda.data import AnyDomain, Domain, load_domain
 from safda.data.images import TransformedImages
 from safda.data.loader import ProgressCallback, evaluation_batches
 from safda.data.pixels import Transform
-from safda.errors import SafdaError, nearest
+from safda.errors import SafdaError, first_few, nearest
 from safda.evaluation.oracle import Evaluation, score
 from safda.extraction import for_network, frozen_features
 from safda.model import AdaptationModel, require_memory
@@ -124,7 +124,7 @@ class Adapted:
         if unknown:
             more = f" (nor were {len(unknown) - 1} more)" if len(unknown) > 1 else ""
             hint = nearest(unknown[0], self.classes)
-            hint = hint if "mean" in hint else f", whose classes are {_first_few(self.classes)}"
+            hint = hint if "mean" in hint else f", whose classes are {first_few(self.classes, 8, count=True)}"
             raise SafdaError(f"{domain.name}: class {unknown[0]!r} was not in the source{more}{hint}")
         number = torch.tensor([self.classes.index(name) if name in self.classes else -1 for name in names])
         numbers: NDArray[np.int64] = number[labels].numpy()
@@ -193,10 +193,6 @@ def check_shape(domain: Domain, shape: tuple[int, ...]) -> None:
 def transform_of(data: Mapping[str, Any]) -> Transform:
     """Return the transform of a run's backbone; for a run on anything else, it has no meaning."""
     return Transform(**data.get("transform") or {"side": data["input_shape"][-1]})
-
-
-def _first_few(names: tuple[str, ...], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
 __all__ = ["Adapted", "Predictions"]

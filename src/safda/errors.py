@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from signal import Signals
@@ -68,6 +68,18 @@ def first_line(error: BaseException) -> str:
     """
     line = next(iter(str(getattr(error, "strerror", None) or error).splitlines()), "") or type(error).__name__
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+
+
+def first_few(names: Sequence[str], most: int = 3, *, count: bool = False) -> str:
+    """Return the first names of a list, and whether there are more; with ``count``, how many there are in all.
+
+    >>> first_few(["ant", "bee"]), first_few(["ant", "bee", "cat", "dog"])
+    ('ant, bee', 'ant, bee, cat, …')
+    >>> first_few(["ant", "bee", "cat", "dog"], count=True)
+    'ant, bee, cat, … (4 in all)'
+    """
+    more = (f", … ({len(names)} in all)" if count else ", …") if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

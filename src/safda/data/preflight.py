@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,9 +15,7 @@ from safda.data.domain import AnyDomain, Domain, ImageDomain
 from safda.data.pixels import HUGE
 from safda.data.probe import length_probe, loses_by_length
 from safda.data.statistics import RowStatistics, row_statistics
-from safda.errors import nearest
-
-_EXAMPLES = 3
+from safda.errors import first_few, nearest
 
 # What deserves a line. Domains differ, or there would be nothing to adapt: these are set so that healthy pairs (SURF
 # histograms, pixels of digits, words of reviews, networks' features) are passed over in silence.
@@ -148,7 +145,7 @@ def preflight(source: AnyDomain, target: AnyDomain, batch: int, unit_rows: bool 
         warnings += _length_warnings(source)
     if leaked:
         pairs = [f"{one} = {other}" for one, other in leaked]
-        warnings.append(f"{len(leaked)} {_things(reports[0])} are in both domains: {_first_few(pairs)}")
+        warnings.append(f"{len(leaked)} {_things(reports[0])} are in both domains: {first_few(pairs)}")
     return Preflight(*reports, leaked, warnings, same_shape, scales)
 
 
@@ -275,7 +272,7 @@ def _scale_warnings(name: str, ours: FeatureReport, theirs: FeatureReport, scale
     apart, width = list(map(str, scales.apart)), math.prod(ours.shape)
     if len(apart) > _COLUMNS_APART * width:
         factor = f"over {_COLUMN_FACTOR:.0f} times as much in one domain"
-        parts.append(f"{len(apart)} of {width} columns vary {factor} ({_first_few(apart)})")
+        parts.append(f"{len(apart)} of {width} columns vary {factor} ({first_few(apart)})")
     return [f"{name}: {', and '.join(parts)}; bring both domains to one scale"] if parts else []
 
 
@@ -288,29 +285,29 @@ def _column_warnings(name: str, own: FeatureReport, other: FeatureReport) -> lis
     idle, width = sorted(set(own.constant) - set(other.constant)), math.prod(own.shape)
     if len(idle) <= _IDLE_COLUMNS * width:
         return []
-    where = _first_few(list(map(str, idle)))
+    where = first_few(list(map(str, idle)))
     return [f"{name}: {len(idle)} of {width} columns never change, and in the other domain they do: {where}"]
 
 
 def _domain_warnings(report: DomainReport) -> list[str]:
-    lines = [f"skipped {len(ids)}, {why}: {_first_few(ids)}" for why, ids in report.skipped.items()]
+    lines = [f"skipped {len(ids)}, {why}: {first_few(ids)}" for why, ids in report.skipped.items()]
     if report.conflicts:
-        groups = _first_few([" = ".join(f"{each} ({name})" for each, name in group) for group in report.conflicts])
+        groups = first_few([" = ".join(f"{each} ({name})" for each, name in group) for group in report.conflicts])
         lines.append(f"{len(report.conflicts)} {_things(report)} are there under several labels: {groups}; keep one")
     in_conflict = {group[0][0] for group in report.conflicts}
     alike = [ids for ids in report.duplicates if ids[0] not in in_conflict]
     if alike:
         copies = sum(len(ids) - 1 for ids in alike)
-        lines.append(f"{copies} copies of other {_things(report)}: {_first_few([' = '.join(ids) for ids in alike])}")
+        lines.append(f"{copies} copies of other {_things(report)}: {first_few([' = '.join(ids) for ids in alike])}")
     if report.huge:
         cost = f"more than {HUGE / 1e6:.0f} million pixels, which takes time and memory"
-        lines.append(f"{len(report.huge)} pictures have {cost}: {_first_few(report.huge)}; smaller copies would do")
+        lines.append(f"{len(report.huge)} pictures have {cost}: {first_few(report.huge)}; smaller copies would do")
     if report.features and report.features.zero_rows:
         empty = report.features.zero_rows
-        lines.append(f"{len(empty)} rows are zeros only: {_first_few(empty)}")
+        lines.append(f"{len(empty)} rows are zeros only: {first_few(empty)}")
     single = [name for name, count in report.classes.items() if count == 1]
     if single:
-        lines.append(f"{len(single)} classes have one sample only: {_first_few(single)}")
+        lines.append(f"{len(single)} classes have one sample only: {first_few(single)}")
     return [f"{report.name}: {line}" for line in lines]
 
 
@@ -326,9 +323,9 @@ def _class_warnings(source: DomainReport, target: DomainReport, batch: int) -> l
         if extra:
             hint = nearest(extra[0], missing) if missing else ""
             hint = hint if "mean" in hint else ""
-            lines.append(f"{target.name}: {len(extra)} classes are not in the source: {_first_few(extra)}{hint}")
+            lines.append(f"{target.name}: {len(extra)} classes are not in the source: {first_few(extra)}{hint}")
         if missing:
-            lines.append(f"{target.name}: {len(missing)} classes of the source are not in it: {_first_few(missing)}")
+            lines.append(f"{target.name}: {len(missing)} classes of the source are not in it: {first_few(missing)}")
     return lines
 
 
@@ -342,7 +339,3 @@ def _length_warnings(source: Domain) -> list[str]:
         f"samples with them, and of {found[1]:.0%} with rows of length one, as a single recipe of the default makes "
         "them; a choice among candidates looks for a scaling that keeps them; --network.features standardised does"
     ]
-
-
-def _first_few(names: Sequence[str]) -> str:
-    return ", ".join(names[:_EXAMPLES]) + (", …" if len(names) > _EXAMPLES else "")

@@ -12,12 +12,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from safda.errors import SafdaError, first_line, reading
+from safda.errors import SafdaError, first_few, first_line, reading
 
 _HUB_FILE = "model.safetensors"
 _BRING = "--weights FILE (in Python, network.weights)"
 _PATIENCE = 5  # seconds to wait for the hub's first answer
-_NAMED = 3  # keys that an error lists before it counts the rest
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -26,7 +25,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         weights = load_file(path)
     bad = not_finite(weights)
     if bad:
-        raise SafdaError(f"{path}: its weights {_first_few(bad)} are not finite; take another copy, or train again")
+        names = first_few(bad, count=True)
+        raise SafdaError(f"{path}: its weights {names} are not finite; take another copy, or train again")
     return weights
 
 
@@ -57,7 +57,7 @@ def load_backbone(network: nn.Module, path: Path, head: tuple[str, ...]) -> None
         "of another shape are": [name for name in own if name in kept and kept[name].shape != own[name].shape],
     }
     if any(wrong.values()):
-        details = "; ".join(f"{what} {_first_few(names)}" for what, names in wrong.items() if names)
+        details = "; ".join(f"{what} {first_few(names, count=True)}" for what, names in wrong.items() if names)
         raise SafdaError(f"{path}: does not fit the backbone's {len(own)} weights: {details}")
     network.load_state_dict(kept)
 
@@ -107,8 +107,3 @@ def structure_digest_of(network: nn.Module) -> str:
     """
     structure = re.sub(r" at 0x[0-9a-f]+", "", repr(network))  # where a function is in memory is no part of it
     return hashlib.sha256(f"{digest_of(network)} {structure}".encode()).hexdigest()[:32]
-
-
-def _first_few(names: list[str]) -> str:
-    more = f", … ({len(names)} in all)" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
