@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from safda.data.domain import AnyDomain, Domain, ImageDomain
+from safda.data.length_probe import length_probe, loses_by_length
 from safda.data.pixels import HUGE
-from safda.data.probe import length_probe, loses_by_length
 from safda.data.statistics import RowStatistics, row_statistics
 from safda.errors import first_few, nearest
 
