@@ -10,7 +10,7 @@ from safda.bench.results import SELECTION_SCORE, Results, Stat, stat
 
 
 @dataclass(frozen=True)
-class Line:
+class ResultLine:
     """One line of a table: a method and its numbers, some of them missing."""
 
     title: str
@@ -18,19 +18,19 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """A heading for each column, and blocks of lines; the best of each column is bold within its block."""
 
     columns: tuple[str, ...]
-    blocks: tuple[tuple[Line, ...], ...]
+    blocks: tuple[tuple[ResultLine, ...], ...]
 
 
-def main_table(results: Results) -> Table:
+def main_table(results: Results) -> ResultTable:
     """Return the published numbers, marked as such, and ours below them."""
     benchmark, rows = results.benchmark, results.benchmark.rows
     average = ("Avg",) if len(benchmark.tasks) > 1 else ()
     published = tuple(
-        Line(
+        ResultLine(
             f"{row.title} (published)",
             (
                 *(None for _ in results.classes),
@@ -42,7 +42,7 @@ def main_table(results: Results) -> Table:
         if row.published
     )
     ours = tuple(
-        Line(
+        ResultLine(
             rows[name].title,
             (
                 *(results.class_stat(name, each) for each in results.classes),
@@ -53,14 +53,14 @@ def main_table(results: Results) -> Table:
         for name in results.rows
     )
     tasks = ("Mean",) if results.classes and len(benchmark.tasks) == 1 else benchmark.tasks
-    return Table((*results.classes, *tasks, *average), tuple(block for block in (published, ours) if block))
+    return ResultTable((*results.classes, *tasks, *average), tuple(block for block in (published, ours) if block))
 
 
 def _published_stat(mean: float | None, spread: float | None) -> Stat | None:
     return None if mean is None else Stat(mean, spread, 1)
 
 
-def _single_runs(results: Results, pick: Callable[[str, str], float | None]) -> Table:
+def _single_runs(results: Results, pick: Callable[[str, str], float | None]) -> ResultTable:
     """Return a table with one run in each cell."""
     lines = []
     for name in results.rows:
@@ -68,8 +68,8 @@ def _single_runs(results: Results, pick: Callable[[str, str], float | None]) -> 
         cells = [None if value is None else stat([value]) for value in values]
         there = [value for value in values if value is not None]
         cells.append(stat([sum(there) / len(there)]) if len(there) == len(values) else None)
-        lines.append(Line(results.benchmark.rows[name].title, tuple(cells)))
-    return Table((*results.benchmark.tasks, "Avg"), (tuple(lines),))
+        lines.append(ResultLine(results.benchmark.rows[name].title, tuple(cells)))
+    return ResultTable((*results.benchmark.tasks, "Avg"), (tuple(lines),))
 
 
 # -------------------------------------------------------------------------------------------------- Markdown
@@ -122,7 +122,7 @@ def _against_the_paper(results: Results) -> str:
     return "\n".join([_markdown_line(heading), _markdown_rule(heading), *lines]) if lines else ""
 
 
-def markdown(table: Table) -> str:
+def markdown(table: ResultTable) -> str:
     """Write a table as Markdown."""
     heading = ["method", *map(text.markdown, table.columns)]
     lines = [_markdown_line(heading), _markdown_rule(heading)]
@@ -169,7 +169,7 @@ def _latex_line(cells: Sequence[str]) -> str:
 # ----------------------------------------------------------------------------------------------------- cells
 
 
-def _best(block: Sequence[Line]) -> list[float | None]:
+def _best(block: Sequence[ResultLine]) -> list[float | None]:
     """The highest number of each column, as it is printed, so that equals are all bold."""
     columns = zip(*(line.cells for line in block), strict=True)
     return [max((round(s.mean, 1) for s in column if s), default=None) for column in columns]

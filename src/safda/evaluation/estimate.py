@@ -46,7 +46,7 @@ METHOD = "agreement with labels that spread from the source"
 
 
 @dataclass(frozen=True)
-class Estimate:
+class AccuracyEstimate:
     """An estimate of target accuracy, from 0 to 1.
 
     Attributes:
@@ -76,7 +76,7 @@ def estimate_accuracy(predictions: Predictions, source: Domain, target: Domain) 
         target: the other one.
 
     Returns:
-        an :class:`Estimate` as plain values; None of a few samples.
+        an :class:`AccuracyEstimate` as plain values; None of a few samples.
     """
     if len(target) < _FEWEST:
         return None
@@ -94,7 +94,7 @@ def agreement_with_source_labels(predictions: Predictions, source: Domain, targe
     return max(float((answers == labels).mean()) for labels in spread)
 
 
-def estimate(agreement: float, classes: int, samples: int, weights: Weights = WEIGHTS) -> Estimate:
+def estimate(agreement: float, classes: int, samples: int, weights: Weights = WEIGHTS) -> AccuracyEstimate:
     """Make an estimate of an agreement.
 
     Args:
@@ -110,7 +110,7 @@ def estimate(agreement: float, classes: int, samples: int, weights: Weights = WE
     accuracy = likely_accuracy(weights.constant + weights.agreement * beyond_chance(agreement, classes), classes)
     by_chance = _DEVIATIONS * math.sqrt(accuracy * (1 - accuracy) / samples)
     reach = math.hypot(weights.reach, by_chance)
-    return Estimate(accuracy, max(accuracy - reach, 0.0), min(accuracy + reach, 1.0), LEVEL, METHOD)
+    return AccuracyEstimate(accuracy, max(accuracy - reach, 0.0), min(accuracy + reach, 1.0), LEVEL, METHOD)
 
 
 def beyond_chance(share: float, classes: int) -> float:

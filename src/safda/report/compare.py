@@ -16,7 +16,7 @@ LEVEL = 0.95  #: of all intervals
 
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     """By how much a run is above another.
 
     Attributes:
@@ -45,8 +45,8 @@ class Pair:
     second: int
     same_target: bool
     agreement: float | None
-    confidence: Difference | None
-    accuracy: Difference | None
+    confidence: RunDifference | None
+    accuracy: RunDifference | None
 
 
 def compare(runs: Sequence[RunReport]) -> list[Pair]:
@@ -68,7 +68,7 @@ def _pair(i: int, k: int, one: RunReport, other: RunReport) -> Pair:
     return Pair(i, k, same, agreement, confidence, accuracy)
 
 
-def mean_difference(differences: NDArray[np.float64]) -> Difference:
+def mean_difference(differences: NDArray[np.float64]) -> RunDifference:
     """Return the mean of paired differences, with Student's interval.
 
     >>> mean_difference(np.array([0.1, 0.3])).value.__round__(3)
@@ -78,12 +78,12 @@ def mean_difference(differences: NDArray[np.float64]) -> Difference:
 
     value, count = float(differences.mean()), len(differences)
     if count < 2:
-        return Difference(value, -math.inf, math.inf)
+        return RunDifference(value, -math.inf, math.inf)
     half = float(stats.t.ppf((1 + LEVEL) / 2, count - 1) * differences.std(ddof=1) / math.sqrt(count))
-    return Difference(value, value - half, value + half)
+    return RunDifference(value, value - half, value + half)
 
 
-def accuracy_difference(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Difference:
+def accuracy_difference(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> RunDifference:
     """Return by how much the second is more often right on the same samples.
 
     The interval is that of Agresti & Min (Statistics in Medicine 24, 2005) for matched pairs: Wald's, with half a
@@ -97,4 +97,4 @@ def accuracy_difference(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> 
     count = len(first) + 2
     middle = (gained - lost) / count
     half = NormalDist().inv_cdf((1 + LEVEL) / 2) * math.sqrt(gained + lost - (gained - lost) ** 2 / count) / count
-    return Difference(float(second.mean() - first.mean()), max(-1.0, middle - half), min(1.0, middle + half))
+    return RunDifference(float(second.mean() - first.mean()), max(-1.0, middle - half), min(1.0, middle + half))

@@ -12,10 +12,10 @@ from safda.evaluation.choice import SOURCE_ONLY
 from safda.evaluation.verdict import DISTRUST, DOUBT, TRUST
 from safda.recipe import walk
 from safda.report import charts
-from safda.report.compare import LEVEL, Difference, compare
+from safda.report.compare import LEVEL, RunDifference, compare
 from safda.report.data import Oracle, RunReport
 from safda.report.projection import Projection
-from safda.report.tables import Cell, Table, table
+from safda.report.tables import Table, TableCell, table
 
 EXTREMES = 16  #: samples that are most certain, and as many that are least
 
@@ -211,9 +211,9 @@ def shares(run: RunReport) -> dict[str, Any]:
     rows = []
     for name, each in sorted(classes.items(), key=lambda item: -abs(item[1]["predicted"] - item[1]["source"])):
         change = each["predicted"] - each["source"]
-        cells = [Cell(f"{each[key]:.1%}", each[key]) for key in kinds]
+        cells = [TableCell(f"{each[key]:.1%}", each[key]) for key in kinds]
         marks = [(kind, round(100 * each[key] / most, 2)) for key, kind in kinds.items()]
-        rows.append({"name": name, "marks": marks, "cells": [*cells, Cell(f"{100 * change:+.1f}", change)]})
+        rows.append({"name": name, "marks": marks, "cells": [*cells, TableCell(f"{100 * change:+.1f}", change)]})
     return {
         "has_before": "source_only" in kinds,
         "most": f"{most:.1%}",
@@ -416,7 +416,7 @@ def comparison(runs: Mapping[str, RunReport]) -> dict[str, Any]:
         known = [{each["label"]: each["value"] for each in figures(run)} for run in every]
         facts[label[:1].lower() + label[1:]] = [each.get(label) for each in known]
     for name in dict.fromkeys(name for run in every for name in run.summary["adapted"]["scores"]):
-        facts[f"score: {name}"] = [Cell(f"{v:.3f}", v) if v is not None else None for v in _score(every, name)]
+        facts[f"score: {name}"] = [TableCell(f"{v:.3f}", v) if v is not None else None for v in _score(every, name)]
     rows = [[fact, *values] for fact, values in facts.items()]
     pairs = compare(every)
     paired = [
@@ -445,15 +445,15 @@ def _score(runs: Sequence[RunReport], name: str) -> list[float | None]:
     return [run.summary["adapted"]["scores"].get(name) for run in runs]
 
 
-def _share(value: float | None) -> Cell:
-    return Cell("") if value is None else Cell(f"{value:.1%}", value)
+def _share(value: float | None) -> TableCell:
+    return TableCell("") if value is None else TableCell(f"{value:.1%}", value)
 
 
-def _difference(found: Difference | None, form: str, unit: float) -> Cell:
+def _difference(found: RunDifference | None, form: str, unit: float) -> TableCell:
     if found is None:
-        return Cell("")
+        return TableCell("")
     value, low, high = (form.format(unit * number) for number in (found.value, found.low, found.high))
-    return Cell(f"{value} ({low} to {high})", found.value)
+    return TableCell(f"{value} ({low} to {high})", found.value)
 
 
 def differences(runs: Mapping[str, RunReport]) -> Table | None:

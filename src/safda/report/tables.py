@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """What a cell shows and, of a number, what it is sorted by."""
 
     text: str
@@ -28,7 +28,7 @@ class Table:
 
     caption: str
     columns: list[Column]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
 
 
 def table(
@@ -44,7 +44,7 @@ def table(
 
     >>> made = table("shares", ["class", "share"], [["ant", 0.25]], {"share": ".0%"})
     >>> made.rows[0][1], made.columns[1].is_number
-    (Cell(text='25%', value=0.25), True)
+    (TableCell(text='25%', value=0.25), True)
     """
     how = formats or {}
     made = [[cell(value, how.get(column, "")) for column, value in zip(columns, row, strict=True)] for row in rows]
@@ -52,14 +52,14 @@ def table(
     return Table(caption, [Column(name, number) for name, number in zip(columns, numbers, strict=True)], made)
 
 
-def cell(value: Any, form: str = "") -> Cell:
+def cell(value: Any, form: str = "") -> TableCell:
     """Return a value as a cell: of a number, as many digits as tell something.
 
     >>> cell(0.123456).text, cell(1234).text, cell(None).text, cell("ant").value
     ('0.1235', '1234', '', None)
     """
-    if isinstance(value, Cell):
+    if isinstance(value, TableCell):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return Cell("" if value is None else str(value))
-    return Cell(format(value, form or ("d" if isinstance(value, int) else ".4g")), value)
+        return TableCell("" if value is None else str(value))
+    return TableCell(format(value, form or ("d" if isinstance(value, int) else ".4g")), value)
