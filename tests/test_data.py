@@ -49,6 +49,19 @@ def test_what_is_wrong_with_an_archive_is_told_in_one_line(tmp_path, arrays, wor
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("error")
+def test_arrays_that_are_read_only_are_shared_in_silence():
+    rows = np.arange(12, dtype=np.float32).reshape(4, 3)
+    rows.flags.writeable = False
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # torch tells it once a process otherwise, and some other test may have heard it
+    try:
+        shared = load_domain(rows, "x").inputs
+    finally:
+        torch.set_warn_always(before)
+    assert shared.data_ptr() == rows.ctypes.data
+
+
 @pytest.mark.parametrize("kind", [csr_matrix, csr_array])
 def test_sparse_rows_are_called_that(kind):
     for given in (kind(GOOD), (kind(GOOD), [0, 1, 0, 1])):

@@ -6,6 +6,8 @@ import io
 import json
 import os
 import struct
+import subprocess
+import sys
 import time
 import zlib
 
@@ -347,6 +349,35 @@ def zoo(tmp_path):
     write(root / "cat" / "Thumbs.db", b"whatever")
     write(root / "stray.png", content(noise((9, 9, 9), seed=10)))
     return root
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [(48, 40), (32, 32)])  # the second is right as it is, and nobody resizes it
+def test_a_decoded_picture_may_be_written_to_and_torch_says_nothing(size):
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        image = decode(io.BytesIO(content(noise(COLOURS["ant"], size))), Transform(32, crop=1.0))
+    finally:
+        torch.set_warn_always(before)
+    image.zero_()
+    assert image.shape[1:] == torch.Size([32, 32 * size[0] // size[1]])
+
+
+def test_of_pillows_warnings_those_of_files_are_silenced_and_no_others():
+    code = """
+import warnings
+import safda.data.pixels
+from PIL import Image
+with warnings.catch_warnings(record=True) as heard:
+    for category in (UserWarning, Image.DecompressionBombWarning, DeprecationWarning, RuntimeWarning):
+        for module in ("PIL.TiffImagePlugin", "mine"):
+            warnings.warn_explicit("x", category, "x.py", 1, module)
+print(*(each.category.__name__ for each in heard))
+"""
+    told = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=True)
+    of_mine = ["UserWarning", "DecompressionBombWarning", "DeprecationWarning", "RuntimeWarning"]
+    assert sorted(told.stdout.split()) == sorted([*of_mine, "DeprecationWarning", "RuntimeWarning"])
 
 
 def test_the_zoo_as_a_domain(zoo):

@@ -19,6 +19,7 @@ from safda.api import check_knobs, start
 from safda.classifier import Adapted, Predictions
 from safda.data import Domain
 from safda.data.array_files import first_fault, plain_texts
+from safda.data.arrays import shared_tensor
 from safda.errors import SafdaError
 from safda.io import read_json, write_json
 from safda.recipe import Recipe, load_recipe
@@ -129,12 +130,12 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         if len(self.classes_) < 2:
             raise ValueError(f"a classifier needs two or more classes, and y has one class: {self.classes_[0]!r}")
         names = tuple(str(label) for label in self.classes_)
-        source = Domain("source", torch.from_numpy(rows), torch.from_numpy(numbers.astype(np.int64)), names)
+        source = Domain("source", shared_tensor(rows), torch.from_numpy(numbers.astype(np.int64)), names)
         check_knobs(source, self.knobs or {})
         recipe = self._recipe()
         known = None if y_target is None else _known_labels(y_target, self.classes_, len(target))
         with TrainingView("adapting", recipe.all_steps, Console(stderr=True, quiet=not self.verbose)) as view:
-            target_domain = Domain("target", torch.from_numpy(target))
+            target_domain = Domain("target", shared_tensor(target))
             self.adapted_ = start(source, target_domain, recipe, callback=view, target_labels=known)
         return self
 
@@ -222,7 +223,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float32, ensure_all_finite=False, reset=False)
         _require_finite(rows, "X")
-        return self.adapted_.predict(Domain("X", torch.from_numpy(rows)))
+        return self.adapted_.predict(Domain("X", shared_tensor(rows)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from safda.data.array_files import Arrays, Segment, checked_arrays, map_npy, read_npz
 from safda.data.domain import Domain
@@ -42,7 +44,20 @@ def _inputs(arrays: Arrays) -> torch.Tensor | MemmapRows:
     if isinstance(arrays.features, Segment):
         rows = np.arange(len(arrays))
         return MemmapRows([arrays.features], np.zeros_like(rows), rows)
-    return torch.from_numpy(arrays.features)
+    return shared_tensor(arrays.features)
+
+
+def shared_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """Return a tensor in an array's own memory, even where that is read-only, as of a memory map: nobody writes to it.
+
+    >>> torch.equal(shared_tensor(np.broadcast_to(np.float32(1), (2, 2))), torch.ones(2, 2))
+    True
+    """
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def to_npz(path: Path, domain: Domain) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import warnings
 import zlib
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -31,8 +30,6 @@ from safda.errors import SafdaError
 from safda.nn.vision import guard_torchvision
 
 _CROP_ATTEMPTS = 10
-
-warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to a decoded picture
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,10 @@ HUGE = 2**26
 _STRIP = 2**20  # pixels of a transparent picture that are laid on white together
 _MAX_ASPECT_RATIO = 4  # the long side at most this many times the short one asked for: a strip must not fill the memory
 
-warnings.filterwarnings("ignore", module=r"PIL\.")  # what is wrong with a file is told in one place, by inspection
+# What is wrong with a file is told in one place, by inspection. Threads decode, and only a filter of the whole process
+# is one for all of them; what Pillow says of our calls, such as that one will go, still comes through.
+for _category in (UserWarning, Image.DecompressionBombWarning):
+    warnings.filterwarnings("ignore", category=_category, module=r"PIL\.")
 
 #: A picture of 8 bits, h×w×3.
 Pixels: TypeAlias = NDArray[np.uint8]
@@ -98,7 +101,8 @@ def decode(file: Path | IO[bytes], transform: Transform, resize: Resize | None =
             picture = to_rgb(image)
             if image.width * image.height > HUGE:
                 picture = picture.reduce(max(1, min(picture.size) // (2 * transform.short_side)))
-            return (resize or resized)(np.asarray(picture), height, width, transform.interpolation)
+            pixels = np.array(picture)  # a copy, since torch warns of memory that is Pillow's and read-only
+            return (resize or resized)(pixels, height, width, transform.interpolation)
 
 
 class PixelBudget:
