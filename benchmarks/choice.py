@@ -161,7 +161,7 @@ def by_candidate(lines: list[Line]) -> str:
         of_sets = [[line["accuracy"][name] for line in own if line["set"] == each] or [np.nan] for each in sets]
         gains = _gains(own, lambda line, name=name: name)  # type: ignore[misc]
         worst = own[int(gains.argmin())]
-        numbers = " | ".join(f"{np.mean(each):.1f}" for each in of_sets)
+        numbers = _cells([float(np.mean(each)) for each in of_sets])
         rows.append(f"| `{name}` | {numbers} | {gains.min():+.1f}, {worst['set']}, {worst['task']} |")
     return "\n".join(rows)
 
