@@ -13,7 +13,7 @@ import itertools
 import math
 import os
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -40,11 +40,13 @@ class TransformedImages:
         files: the pictures.
         transform: what the network makes of them.
         cache: where decoded pictures are kept, if anywhere.
+        part_of: the pictures that these are some of, and which: what is decoded is kept with the whole, and not twice.
     """
 
     files: ImageFiles
     transform: Transform
     cache: Path | None = None
+    part_of: tuple[TransformedImages, Tensor] | None = field(default=None, compare=False, repr=False)
 
     dtype = torch.uint8
 
@@ -65,8 +67,8 @@ class TransformedImages:
         return self._batch(rows, uniforms)
 
     def take(self, rows: Tensor) -> TransformedImages:
-        """Return these pictures alone, none of them decoded; a store of their own would keep them twice."""
-        return replace(self, files=self.files.take(rows), cache=None)
+        """Return these pictures alone, none of them decoded."""
+        return replace(self, files=self.files.take(rows), cache=None, part_of=(self, rows))
 
     def fingerprint(self) -> str:
         """Return a digest of all contents, in order."""
@@ -91,6 +93,9 @@ class TransformedImages:
         return DecodedStore(self.cache, key, [self.transform.resized_size(size) for size in self.files.sizes])
 
     def _decoded(self, row: int) -> Tensor:
+        if self.part_of is not None:
+            whole, rows = self.part_of
+            return whole._decoded(int(rows[row]))
         store = self._store
         kept = store.get(row) if store else None
         if kept is not None:

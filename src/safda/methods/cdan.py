@@ -65,6 +65,8 @@ class CDAN(Method):
 class CDANE(CDAN):
     """CDAN with entropy weights."""
 
+    cost = 2.1
+
     @dataclass(frozen=True)
     class Knobs(CDAN.Knobs):
         """CDAN with entropy weights."""
