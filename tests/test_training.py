@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -260,28 +261,39 @@ def command(*words):
     return [sys.executable, "-m", "safda.cli", *map(str, words)]
 
 
+def listens_to_hangups():
+    """Undo what ``nohup pytest`` leaves to its children."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@contextmanager
 def started(files, run, steps):
-    """A run in a process of its own, some steps into it."""
+    """A run in a process of its own, some steps into it; whatever the test finds, the process ends with it."""
     tiny = [word for key, value in TINY.items() for word in (f"--{key.replace('_', '-')}", value)]
     process = subprocess.Popen(
         command("fit", *files, "-o", run, "--cpu", "--steps", steps, "--checkpoint-every", 50, *tiny),
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=listens_to_hangups,
     )
     metrics = run / "metrics.jsonl"
     deadline = time.monotonic() + 120
-    while not (metrics.exists() and metrics.read_text().count("\n") > 120):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return process
+    with process:
+        try:
+            while not (metrics.exists() and metrics.read_text().count("\n") > 120):
+                assert process.poll() is None, process.stderr.read()
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            yield process
+        finally:
+            process.kill()
 
 
 def test_sigkill_and_resume_give_the_run_never_stopped(files, tmp_path):
     steps = 1500
-    process = started(files, tmp_path / "cut", steps)
-    process.kill()
-    process.communicate()
+    with started(files, tmp_path / "cut", steps) as process:
+        process.kill()
+        process.communicate()
     assert not RunFolder.open(tmp_path / "cut").finished
     resume(tmp_path / "cut", cpu=True)
     fit(files, tmp_path / "whole", steps=steps, checkpoint_every=50)
@@ -290,9 +302,9 @@ def test_sigkill_and_resume_give_the_run_never_stopped(files, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_says_how_to_go_on(files, tmp_path, number):
-    process = started(files, tmp_path / "run", 10**6)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    with started(files, tmp_path / "run", 10**6) as process:
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert f"safda resume {tmp_path / 'run'}" in errors
     assert "Traceback" not in errors
