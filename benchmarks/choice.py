@@ -58,7 +58,8 @@ def main() -> None:
     print(by_data_set(lines, single), end="\n\n")
     print(by_candidate(lines), end="\n\n")
     print(by_rule(lines, single), end="\n\n")
-    print(by_verdict(lines))
+    print(by_verdict(lines), end="\n\n")
+    print(by_harm(lines))
 
 
 def evidence_of(lab: Lab, cell: Cell) -> Line:
@@ -180,6 +181,7 @@ def by_rule(lines: list[Line], single: Accuracies) -> str:
         "… and by 0.02 above source only": _highest(0.5, 0.2, 0.3, 0.02, trusted=None, graphs=1),
         "… and SAF free or held, by the purity of neighbours": _highest(0.5, 0.2, 0.3, 0.02, graphs=1),
         "**… and in the graph that speaks for it, aligned or not**": lambda line: str(line["chosen"]),
+        "the same, by 0.05 above source only": _highest(0.5, 0.2, 0.3, 0.05),
         "the same, numbers chosen on the other data sets": _left_out(lines),
         "oracle's best candidate": lambda line: max(line["accuracy"], key=line["accuracy"].__getitem__),
     }
@@ -288,6 +290,21 @@ def by_verdict(lines: list[Line]) -> str:
     for name, harmed in (("harmed by over a point", True), ("not harmed", False)):
         of_kind = [line["verdict"] for line, gain in zip(lines, gains, strict=True) if (gain < -HARM) == harmed]
         rows.append(f"| {name} | {' | '.join(str(of_kind.count(each)) for each in verdicts)} |")
+    return "\n".join(rows)
+
+
+def by_harm(lines: list[Line]) -> str:
+    """List the runs that end more than a point below source only: by today's rule, or by the aligned graph alone."""
+    rules: dict[str, Callable[[Line], str]] = {
+        "the aligned graph alone": _highest(0.5, 0.2, 0.3, 0.02, graphs=1),
+        "**today's rule**": lambda line: str(line["chosen"]),
+    }
+    rows = ["| data | task | seed | by | taken | beside source only |", "|---|---|---:|---|---|---:|"]
+    for name, rule in rules.items():
+        for line, gain in zip(lines, _gains(lines, rule), strict=True):
+            if gain < -HARM:
+                where = f"{line['set']} | {line['task']} | {line['seed']}"
+                rows.append(f"| {where} | {name} | {rule(line)} | {gain:+.1f} |")
     return "\n".join(rows)
 
 

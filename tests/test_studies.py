@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import safda
-from benchmarks import open_set, operating_point, tabular_cases, with_saf
+from benchmarks import choice, open_set, operating_point, tabular_cases, with_saf
 from benchmarks.hard_cases import Samples, write_cases
 from safda.bench.benchmark import from_dict, load_benchmark
 from safda.bench.results import Difference, Results, Run
@@ -214,3 +214,26 @@ def test_sensors_that_have_drifted_are_further_from_those_that_have_not():
     fresh, *later = (tabular_cases.gases(drift, np.random.default_rng(0)).features.mean(0) for drift in (0.0, 0.2, 0.8))
     near, far = (np.abs(np.log(each / fresh)).mean() for each in later)
     assert 0 < 3 * near < far
+
+
+def judged(source_labels, neighbours=0.5):
+    return {"source_labels": source_labels, "neighbours": neighbours, "information": 0.5, "agreement": 0.8}
+
+
+def test_a_candidate_is_judged_in_the_graph_that_speaks_for_it_and_who_is_harmed_is_named():
+    misled = {
+        "set": "tables",
+        "task": "cut",
+        "seed": 1,
+        "purity": 0.9,
+        "chosen": "source-only",
+        "accuracy": {"source-only": 95.0, "mdd": 70.0},
+        "evidence": [
+            {"source-only": judged(0.6), "mdd": judged(0.9)},  # aligned
+            {"source-only": judged(0.95), "mdd": judged(0.5)},
+        ],
+    }
+    assert choice._highest(0.5, 0.2, 0.3, 0.02, graphs=1)(misled) == "mdd"
+    assert choice._highest(0.5, 0.2, 0.3, 0.02)(misled) == "source-only"
+    assert choice.by_harm([misled]).splitlines()[2:] == ["| tables | cut | 1 | the aligned graph alone | mdd | -25.0 |"]
+    assert choice.by_harm([{**misled, "chosen": "mdd"}]).count("today's rule** | mdd | -25.0") == 1

@@ -136,10 +136,10 @@ class Benchmark:
         asked = settings.pop("preset", None)
         if asked is not None and not row.variant:
             variant = Variant(variant.title, asked, {})
-        recipe, own = _with_methods_of(row, variant), dict(row.change or {})
+        recipe = _with_methods_of(row, variant)
         recipe = recipe.override(self._of_its_methods(variant.change, recipe), f"{self.name}: change")
         recipe = recipe.override(self._of_its_methods(settings, recipe), f"{self.name}: settings")
-        return recipe.override({**own, "seed": seed}, f"{self.name}: rows.{row.name}.change")
+        return recipe.override({**(row.change or {}), "seed": seed}, f"{self.name}: rows.{row.name}.change")
 
     def _of_its_methods(self, change: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
         """Leave out knobs of methods that other rows have and this one has not."""

@@ -81,12 +81,14 @@ def choose(
     for name, each in predictions.items():
         one_hot = np.eye(each.logits.shape[1])[answers[name]]
         in_graphs = [
-            (float((answers[name] == labels).mean()), neighbour_information(one_hot, graph.affinity))
+            {
+                "source_labels": float((answers[name] == labels).mean()),
+                "neighbours": neighbour_information(one_hot, graph.affinity),
+            }
             for graph, labels in zip(graphs, spread, strict=True)
         ]
-        ways = [dict(zip(("source_labels", "neighbours"), values, strict=True)) for values in in_graphs or [(0.0, 0.0)]]
         seen = {
-            **max(ways, key=_weighted),
+            **max(in_graphs, key=_weighted, default={"source_labels": 0.0, "neighbours": 0.0}),
             "information": information(Outputs(each)),
             "agreement": float((answers[name] == answers[SOURCE_ONLY]).mean()),
         }
