@@ -13,7 +13,7 @@ from sklearn.metrics import cohen_kappa_score
 import safda
 from safda.classifier import Predictions
 from safda.data import Domain, load_domain
-from safda.evaluation.verdict import classes_do_not_show, neighbour_structure, summarise
+from safda.evaluation.verdict import classes_do_not_show, neighbour_structure, summarise, swallowing_class
 from safda.view import summary_table
 
 CLASSES = ("ant", "bee", "cat", "dog")
@@ -63,6 +63,9 @@ def test_a_class_that_source_only_finds_as_often_swallows_none_where_near_sample
     verdict, words = judged(piled, piled, SEEN)
     assert verdict == "doubt"
     assert "one class, bee, takes" in words
+    for before, swallows in ((piled, None), (ALL, "bee")):
+        summary = summarise(answers(piled), answers(before), torch.from_numpy(ALL), SEEN)
+        assert (swallowing_class(summary) or [None])[0] == swallows
     for structure in (None, {"neighbours": 0.4, "shuffled": 0.1}):  # nothing shows that the target is like that
         assert judged(piled, piled, structure)[0] == "do not trust"
 
