@@ -663,3 +663,13 @@ def test_an_analysis_that_fails_does_not_lose_the_run(tmp_path, monkeypatch):
     assert run.summary["words"]
     assert "diagnosis" not in run.summary
     assert (run.path / "report.html").is_file()
+
+
+@every_case
+def test_options_that_advice_names_are_the_commands_own(case):
+    from safda.cli import _parser
+
+    known = {option for each in _parser("fit")._subparsers._group_actions[0].choices["fit"]._actions
+             for option in each.option_strings}  # fmt: skip
+    for finding in diagnose(summary(**case.shows)):
+        assert set(re.findall(r"--[\w.-]*\w", finding["advice"])) <= known

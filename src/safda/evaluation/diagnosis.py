@@ -228,7 +228,7 @@ def _pile_up(summary: Mapping[str, Any]) -> Iterable[Finding]:
         yield Finding(
             f"predictions pile up in one class, {name}",
             f"it takes {share:.0%} of the target; of the source {usual:.0%}{earlier}",
-            f"{_lighter(summary)}, and --pseudo_labels.distribution_alignment 1 keeps classes even; until then take "
+            f"{_lighter(summary)}, and --pseudo-labels.distribution-alignment 1 keeps classes even; until then take "
             "the column source_only of predictions.csv",
             SERIOUS,
         )
@@ -324,7 +324,7 @@ def _missing(summary: Mapping[str, Any]) -> Iterable[Finding]:
             f"{_number(len(gone), 'class')} missing from the target, or not recognised in it: {_some(gone)}",
             f"{share:.1%} of the source; of the target {predicted:.1%} by the answers{estimated}",
             "if they cannot be there, leave them out of the source; if they may be rare, set "
-            "--pseudo_labels.distribution_alignment 0, or SAF makes them as frequent as others; if they are there, "
+            "--pseudo-labels.distribution-alignment 0, or SAF makes them as frequent as others; if they are there, "
             "label a few",
             WARNING if share >= _MUCH_MISSING else NOTE,
         )
@@ -356,7 +356,7 @@ def _label_shift(summary: Mapping[str, Any]) -> Iterable[Finding]:
             f"{moved:.0%} of the answers would have to be others to be shared out as the source is: {changes}"
             f"{_estimated_shift(summary)}",
             "if that cannot be, label a few samples of these classes; if it is so, "
-            "--pseudo_labels.distribution_alignment 0 lets them differ more",
+            "--pseudo-labels.distribution-alignment 0 lets them differ more",
             WARNING,
         )
 
