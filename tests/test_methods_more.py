@@ -295,11 +295,14 @@ def test_the_sources_encoder_has_the_statistics_of_the_whole_source():
 
 def test_mada_is_dann_class_by_class_on_embeddings_times_probabilities():
     mada, batch = built(MADA(width=7)).eval(), joint()
+    layers = [layer for layer in mada.discriminators if hasattr(layer, "weight")]
+    assert [tuple(layer.weight.shape) for layer in layers] == [(CLASSES, WIDTH, 7), (CLASSES, 7, 7), (CLASSES, 7, 1)]
     wanted = 0.0
-    for k, discriminator in enumerate(mada.discriminators):
-        p = torch.sigmoid(discriminator(batch.logits.softmax(1)[:, k : k + 1] * batch.embedding))
+    for k in range(CLASSES):
+        first, second, last = (lambda rows, of=layer: rows @ of.weight[k] + of.bias[k, 0] for layer in layers)
+        reads = batch.logits.softmax(1)[:, k : k + 1] * batch.embedding
+        p = torch.sigmoid(last(F.relu(second(F.relu(first(reads))))))
         wanted -= (p[:3].log().mean() + (1 - p[3:]).log().mean()).item() / 2
-    assert len(mada.discriminators) == CLASSES
     assert loss_of(mada, batch).item() == pytest.approx(wanted)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from safda.knobs import knob
 from safda.methods import register
 from safda.methods.base import Batch, Method, Phase, RampedWeight, reverse
+from safda.nn.heads import Dropout
 from safda.nn.network import Network
 
 
@@ -46,16 +48,25 @@ class DANN(Method):
         return {self.name: domain_confusion(self, batch, scores)}
 
 
-def discriminator(inputs: int, width: int, dropout: float) -> nn.Sequential:
-    """Two hidden layers and one score: positive says source."""
+def discriminator(
+    inputs: int, width: int, dropout: float, linear: Callable[[int, int], nn.Module] = nn.Linear
+) -> nn.Sequential:
+    """Two hidden layers and one score: positive says source.
+
+    Args:
+        inputs: size of what it reads.
+        width: size of its hidden layers.
+        dropout: share of entries that are dropped.
+        linear: makes a layer of so many inputs and outputs.
+    """
     return nn.Sequential(
-        nn.Linear(inputs, width),
+        linear(inputs, width),
         nn.ReLU(),
-        nn.Dropout(dropout),
-        nn.Linear(width, width),
+        Dropout(dropout),
+        linear(width, width),
         nn.ReLU(),
-        nn.Dropout(dropout),
-        nn.Linear(width, 1),
+        Dropout(dropout),
+        linear(width, 1),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +44,31 @@ class MADA(Method):
     def build(self, net: Network) -> None:
         """Make D_1 to D_K."""
         knobs = self.knobs
-        self.discriminators = nn.ModuleList(
-            discriminator(net.embedding_dim, knobs.width, knobs.dropout) for _ in range(net.classes)
-        )
+        each_class = partial(ParallelLinear, net.classes)
+        self.discriminators = discriminator(net.embedding_dim, knobs.width, knobs.dropout, each_class)
 
     def losses(self, batch: Batch, phase: Phase) -> dict[str, Tensor]:
         """Return the sum of all discriminators' losses."""
-        weight = self.knobs.at(batch.progress)
-        shares = batch.logits.softmax(1).unsqueeze(2).unbind(1)
-        scores = [d(reverse(p * batch.embedding, weight)) for d, p in zip(self.discriminators, shares, strict=True)]
-        return {"mada": len(scores) * domain_confusion(self, batch, torch.cat(scores, 1))}
+        shares = batch.logits.softmax(1).T.unsqueeze(2)
+        scores = self.discriminators(reverse(shares * batch.embedding, self.knobs.at(batch.progress)))
+        return {"mada": len(shares) * domain_confusion(self, batch, scores.squeeze(2).T)}
+
+
+class ParallelLinear(nn.Module):
+    """Several linear layers side by side, in one batched product: from k×n×inputs to k×n×outputs.
+
+    Each begins as torch's own do.
+
+    >>> ParallelLinear(3, 5, 2)(torch.zeros(3, 7, 5)).shape
+    torch.Size([3, 7, 2])
+    """
+
+    def __init__(self, count: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = inputs**-0.5
+        self.weight = nn.Parameter(torch.empty(count, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(count, 1, outputs).uniform_(-bound, bound))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Put the rows of each layer through it."""
+        return torch.baddbmm(self.bias, rows, self.weight)
