@@ -299,9 +299,11 @@ def test_mada_is_dann_class_by_class_on_embeddings_times_probabilities():
     assert [tuple(layer.weight.shape) for layer in layers] == [(CLASSES, WIDTH, 7), (CLASSES, 7, 7), (CLASSES, 7, 1)]
     wanted = 0.0
     for k in range(CLASSES):
-        first, second, last = (lambda rows, of=layer: rows @ of.weight[k] + of.bias[k, 0] for layer in layers)
+        (first, second, last), (b1, b2, b3) = (
+            [getattr(layer, name)[k] for layer in layers] for name in ("weight", "bias")
+        )
         reads = batch.logits.softmax(1)[:, k : k + 1] * batch.embedding
-        p = torch.sigmoid(last(F.relu(second(F.relu(first(reads))))))
+        p = torch.sigmoid(F.relu(F.relu(reads @ first + b1) @ second + b2) @ last + b3)
         wanted -= (p[:3].log().mean() + (1 - p[3:]).log().mean()).item() / 2
     assert loss_of(mada, batch).item() == pytest.approx(wanted)
 
