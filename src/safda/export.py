@@ -269,7 +269,7 @@ class _Onnx:
         """Make sure that all is there that it takes, before the work."""
         absent = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
         if absent:
-            raise SafdaError(f"writing .onnx needs {' and '.join(absent)}: pip install 'safda[onnx]'")
+            raise SafdaError(f"writing .onnx needs {' and '.join(absent)}: pip install {' '.join(absent)}")
         require_onnxruntime()
 
     @staticmethod

@@ -299,7 +299,7 @@ def require_onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise SafdaError(f"an .onnx file needs onnxruntime ({first_line(error)}): pip install 'safda[onnx]'") from None
+        raise SafdaError(f"an .onnx file needs onnxruntime ({first_line(error)}): pip install onnxruntime") from None
     return onnxruntime
 
 

@@ -222,7 +222,7 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise SafdaError("writing .parquet needs pyarrow: pip install 'safda[parquet]'") from None
+        raise SafdaError("writing .parquet needs pyarrow: pip install pyarrow") from None
     return pyarrow
 
 

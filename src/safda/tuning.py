@@ -61,7 +61,7 @@ def tune(
     try:
         import optuna
     except ImportError:
-        raise SafdaError("safda tune needs Optuna: pip install 'safda[tune]'") from None
+        raise SafdaError("safda tune needs Optuna: pip install optuna") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     SCORES[score]  # a wrong name is told before anything is written
     if trials < 1:

@@ -85,7 +85,7 @@ def _ray(engine: Engine) -> Iterator[None]:
         import ray
         from ray.util.joblib import register_ray
     except ImportError:
-        raise SafdaError("--engine ray needs Ray: pip install 'safda[ray]'") from None
+        raise SafdaError("--engine ray needs Ray: pip install ray") from None
     try:
         ray.init(address=engine.address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -103,7 +103,7 @@ def _dask(engine: Engine) -> Iterator[None]:
     try:
         from distributed import Client
     except ImportError:
-        raise SafdaError("--engine dask needs Dask: pip install 'safda[dask]'") from None
+        raise SafdaError("--engine dask needs Dask: pip install distributed") from None
     try:
         client = Client(engine.address, timeout=_TIMEOUT, set_as_default=True)
     except (OSError, ValueError) as error:

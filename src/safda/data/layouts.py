@@ -326,7 +326,7 @@ def _parquet_columns(path: Path) -> dict[str, list[Any]]:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise SafdaError("reading .parquet needs pyarrow: pip install 'safda[parquet]'") from None
+        raise SafdaError("reading .parquet needs pyarrow: pip install pyarrow") from None
     with reading(path, ".parquet file"):
         columns: dict[str, list[Any]] = pyarrow.parquet.read_table(path).to_pydict()
     return columns
