@@ -56,8 +56,9 @@ _SMALL: dict[str, Any] = {**_QUICK, "steps": 500, "network.bottleneck_width": 25
 _MDD: dict[str, Any] = {"methods": ["mdd"]}
 _SAF: dict[str, Any] = {"saf.weight": 1.0, "network.dropout": 0.5, "optimizer.weight_decay": 0.01}
 _HELD: dict[str, Any] = {"saf.weight": 1.0, "pseudo_labels.hold": 0.3}
-# Where names may change, SAF must not fix them before MDD has had its say: its weight rises all along, to 1 at the end.
-_FREE: dict[str, Any] = {**_SAF, "saf.weight": 1.3, "saf.ramp": 1.0}
+# Where names may change, SAF must not fix them before MDD has had its say: it learns slowly, as the preset does, and its
+# weight rises all along, to 1 at the end.
+_FREE: dict[str, Any] = {"batch": 64, "network.components": 256, "saf.weight": 1.3, "saf.ramp": 1.0}
 _JOINT: dict[str, Any] = {"network.features": "as-is", "network.norm": "joint"}
 
 #: The recipes that a choice is made of, each by what it changes in the one that is given. MDD names the target's
@@ -67,7 +68,7 @@ _JOINT: dict[str, Any] = {"network.features": "as-is", "network.norm": "joint"}
 #: candidates, the first ones are tried.
 CANDIDATES: dict[str, Candidate] = {
     "mdd": Candidate({**_QUICK, **_MDD, "steps": 800}),
-    "saf": Candidate({**_QUICK, **_FREE, "steps": 1500}, begins_with="mdd"),
+    "saf": Candidate({**_FREE, "steps": 1500}, begins_with="mdd"),
     "saf-held": Candidate({**_QUICK, **_HELD, "steps": 500}, begins_with="mdd"),
     "mdd-joint": Candidate({**_SMALL, **_MDD, **_JOINT}),
     "saf-joint": Candidate({**_SMALL, **_SAF, **_JOINT, "steps": 800}, begins_with="mdd-joint"),
