@@ -56,8 +56,8 @@ _SMALL: dict[str, Any] = {**_QUICK, "steps": 500, "network.bottleneck_width": 25
 _MDD: dict[str, Any] = {"methods": ["mdd"]}
 _SAF: dict[str, Any] = {"saf.weight": 1.0, "network.dropout": 0.5, "optimizer.weight_decay": 0.01}
 _HELD: dict[str, Any] = {"saf.weight": 1.0, "pseudo_labels.hold": 0.3}
-# Where names may change, SAF must not fix them before MDD has had its say: it learns slowly, as the preset does, and its
-# weight rises all along, to 1 at the end.
+# Where names may change, SAF must not fix them before MDD has had its say: it learns slowly, as the preset does, and
+# its weight rises all along, to 1 at the end.
 _FREE: dict[str, Any] = {"batch": 64, "network.components": 256, "saf.weight": 1.3, "saf.ramp": 1.0}
 _JOINT: dict[str, Any] = {"network.features": "as-is", "network.norm": "joint"}
 
