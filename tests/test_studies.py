@@ -225,6 +225,7 @@ def test_a_candidate_is_judged_in_the_graph_that_speaks_for_it_and_who_is_harmed
         "set": "tables",
         "task": "cut",
         "seed": 1,
+        "samples": 100,
         "purity": 0.9,
         "chosen": "source-only",
         "accuracy": {"source-only": 95.0, "mdd": 70.0},
@@ -233,7 +234,9 @@ def test_a_candidate_is_judged_in_the_graph_that_speaks_for_it_and_who_is_harmed
             {"source-only": judged(0.95), "mdd": judged(0.5)},
         ],
     }
-    assert choice._highest(0.5, 0.2, 0.3, 0.02, graphs=1)(misled) == "mdd"
-    assert choice._highest(0.5, 0.2, 0.3, 0.02)(misled) == "source-only"
+    assert choice._highest(0.5, 0.25, 0.3, 2, graphs=1)(misled) == "mdd"
+    assert choice._highest(0.5, 0.25, 0.3, 2)(misled) == "source-only"
+    assert choice._highest(0.5, 0.25, 0.3, 7, graphs=1)(misled) == "source-only"  # 0.3 above, a deviation is √0.2/10
+    assert choice._highest(0.5, 0.25, 0.3, margin=0.31, graphs=1)(misled) == "source-only"
     assert choice.by_harm([misled]).splitlines()[2:] == ["| tables | cut | 1 | the aligned graph alone | mdd | -25.0 |"]
     assert choice.by_harm([{**misled, "chosen": "mdd"}]).count("today's rule** | mdd | -25.0") == 1

@@ -211,7 +211,7 @@ def test_a_choice_with_labels_resumes_exactly(files, tmp_path):
 
 
 def test_source_only_learns_labels_as_a_candidate_and_not_to_be_compared_with(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("safda.evaluation.choice._CLEARLY", 100.0)  # so that it is taken
+    monkeypatch.setattr("safda.evaluation.choice._DEVIATIONS", 1e4)  # so that it is taken
     changes = {"choice.candidates": 1, "steps": 150, "network.dropout": 0.0, "report": False}
     bees = {str(row): "bee" for row in range(0, 20, 2)}  # which look like ants
     fit(files, tmp_path / "run", bees, **changes)

@@ -14,6 +14,7 @@ speaks for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +30,8 @@ from safda.methods.propagation import LabelPropagation
 SOURCE_ONLY = "source-only"  #: what a choice calls the classifier that did not adapt
 
 # How sure a classifier is depends on its recipe, and source only agrees with itself: neither may count for much.
-_COUNTS = {"source_labels": 1.0, "neighbours": 0.5, "information": 0.2, "agreement": 0.3}
-_CLEARLY = 0.02  # by so much must a score be above source only's
+_COUNTS = {"source_labels": 1.0, "neighbours": 0.5, "information": 0.25, "agreement": 0.3}
+_DEVIATIONS = 2.0  # of :func:`chance`: by so many must a score be above source only's
 _ALPHA = 0.9  # how far the source's labels spread
 
 
@@ -97,8 +98,26 @@ def choose(
         seen["score"] = (alone[name] + alone[name if first == SOURCE_ONLY else first]) / 2
         evidence[name] = {what: round(value, 6) for what, value in seen.items()}
     best = max(evidence, key=lambda name: evidence[name]["score"])
-    clear = evidence[best]["score"] > evidence[SOURCE_ONLY]["score"] + _CLEARLY
+    margin = _DEVIATIONS * chance(evidence[best]["agreement"], len(answers[best]))
+    clear = evidence[best]["score"] > evidence[SOURCE_ONLY]["score"] + margin
     return Choice(best if clear else SOURCE_ONLY, evidence)
+
+
+def chance(agreement: float, samples: int) -> float:
+    """Return by how much the scores of two classifiers differ by chance: a standard deviation.
+
+    Of the samples that get another answer, some speak for the one and some for the other. If they did so at random,
+    their balance, as a share of all samples, would have this deviation: so a few samples of a small target must speak
+    with one voice, and of a large one a small share will do.
+
+    Args:
+        agreement: the share of samples to which both give the same answer.
+        samples: how many there are.
+
+    >>> chance(agreement=0.75, samples=400)
+    0.025
+    """
+    return math.sqrt((1 - agreement) / samples)
 
 
 def _weighted(seen: Mapping[str, float]) -> float:
