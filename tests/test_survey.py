@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 
@@ -192,6 +193,14 @@ def coverage(size, accuracy, n, informative, rounds=500):
         truths = (*2 * [right.mean()], *2 * [gains.sum() / size], right.mean())
         found += [low - 1e-9 <= truth <= high + 1e-9 for (low, high), truth in zip(intervals, truths, strict=True)]
     return found / rounds
+
+
+@given(st.lists(st.tuples(st.integers(2, 12), st.integers(0, 500), st.sampled_from([0.0, 0.5, 1.0])), min_size=1))
+def test_an_interval_holds_its_own_share_to_the_last_bit(strata):
+    outcomes = [np.arange(drawn) < drawn * share for drawn, _, share in strata]
+    found = estimate_share([drawn + rest for drawn, rest, _ in strata], outcomes)
+    for low, high in (found.interval_90, found.interval_95):
+        assert 0 <= low <= found.value <= high <= 1
 
 
 @pytest.mark.parametrize("n", [10, 20, 50])

@@ -153,7 +153,7 @@ def estimate_share(sizes: Sequence[int], outcomes: Sequence[NDArray[np.bool_]]) 
     """
     weights, counts = np.array(sizes) / sum(sizes), np.array([len(each) for each in outcomes])
     right = np.array([each.sum() for each in outcomes])
-    value = float((weights * right / counts).sum())
+    value = min(1.0, float((weights * right / counts).sum()))
     smoothed = (right + weights / 2) / (counts + weights)
     variance = _variance(weights, counts, sizes, smoothed * (1 - smoothed), np.maximum(counts - 1, 1))
     if not variance:  # everyone was asked
@@ -165,9 +165,11 @@ def estimate_share(sizes: Sequence[int], outcomes: Sequence[NDArray[np.bool_]]) 
 
 
 def _wilson(share: float, count: float, t: float) -> tuple[float, float]:
+    """Return Wilson's interval; it holds the share itself, which rounding could leave just outside."""
     centre, scale = share + t * t / (2 * count), 1 + t * t / count
     half = t * np.sqrt(share * (1 - share) / count + t * t / (4 * count * count))
-    return max(0.0, float((centre - half) / scale)), min(1.0, float((centre + half) / scale))
+    low, high = float((centre - half) / scale), float((centre + half) / scale)
+    return max(0.0, min(low, share)), min(1.0, max(high, share))
 
 
 def estimate_difference(sizes: Sequence[int], gains: Sequence[NDArray[np.int64]], population: int) -> Estimate:
