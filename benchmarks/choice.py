@@ -230,7 +230,7 @@ def _highest(
     graphs: int = 2,
     margin: float = 0.0,
 ) -> Callable[[Line], str]:
-    """Return a rule that takes the highest score, if it is clearly above source only's.
+    """Return a rule that takes the highest score of those that are clearly above source only's.
 
     Args:
         neighbours, information, agreement: what they count beside source labels.
@@ -254,9 +254,12 @@ def _highest(
             name: score if first[name] == SOURCE_ONLY else (1 - begun) * score + begun * alone[first[name]]
             for name, score in alone.items()
         }
-        best = max(_tried(line, trusted), key=scores.__getitem__)
-        clearly = margin + deviations * chance(line["evidence"][0][best]["agreement"], line["samples"])
-        return best if scores[best] > scores[SOURCE_ONLY] + clearly else SOURCE_ONLY
+        clear = [name for name in sorted(_tried(line, trusted)) if is_clear(line, name, scores)]
+        return max(clear, key=scores.__getitem__, default=SOURCE_ONLY)
+
+    def is_clear(line: Line, name: str, scores: dict[str, float]) -> bool:
+        clearly = margin + deviations * chance(line["evidence"][0][name]["agreement"], line["samples"])
+        return scores[name] > scores[SOURCE_ONLY] + clearly
 
     return rule
 

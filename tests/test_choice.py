@@ -124,6 +124,17 @@ def test_half_of_a_score_is_that_of_the_one_whose_answers_it_began_with():
         assert chosen.evidence[name]["score"] == pytest.approx(mean, abs=1e-5)
 
 
+def test_one_that_is_not_clearly_better_does_not_hide_one_that_is():
+    """``bold`` has the higher score, but with most answers changed it may be chance; ``careful`` changes none."""
+    answers = np.eye(2)[np.arange(50) % 2]
+    others = np.concatenate([answers[:25, ::-1], answers[25:]])
+    all_three = {SOURCE_ONLY: 0.01 * answers, "bold": 20 * others, "careful": 1.5 * answers}
+    choice = choose({name: Predictions((), (), each, each) for name, each in all_three.items()}, [])
+    score = {name: seen["score"] for name, seen in choice.evidence.items()}
+    assert score["bold"] > score["careful"] > score[SOURCE_ONLY]
+    assert choice.name == "careful"
+
+
 def test_neighbour_information_is_the_mutual_information_of_two_draws():
     """Draw a sample, one of its neighbours by weight, and a class of each: summed up case by case."""
     rng = np.random.default_rng(0)

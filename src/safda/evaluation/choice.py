@@ -61,7 +61,7 @@ def choose(
 ) -> Choice:
     """Choose among classifiers by what they say of the target; :data:`SOURCE_ONLY` must be one of them.
 
-    It is taken unless the score of another is clearly higher. One that learned pseudo-labels has made its neighbours
+    It is taken unless the score of another is clearly higher; of those that are, the highest is. One that learned pseudo-labels has made its neighbours
     agree, right or wrong: half of its score is that of the one whose answers they were.
 
     Args:
@@ -97,10 +97,14 @@ def choose(
         first = (begun_with or {}).get(name, SOURCE_ONLY)
         seen["score"] = (alone[name] + alone[name if first == SOURCE_ONLY else first]) / 2
         evidence[name] = {what: round(value, 6) for what, value in seen.items()}
-    best = max(evidence, key=lambda name: evidence[name]["score"])
-    margin = _DEVIATIONS * chance(evidence[best]["agreement"], len(answers[best]))
-    clear = evidence[best]["score"] > evidence[SOURCE_ONLY]["score"] + margin
-    return Choice(best if clear else SOURCE_ONLY, evidence)
+    samples = len(answers[SOURCE_ONLY])
+
+    def is_clear(seen: Mapping[str, float]) -> bool:
+        margin = _DEVIATIONS * chance(seen["agreement"], samples)
+        return seen["score"] > evidence[SOURCE_ONLY]["score"] + margin
+
+    clear = [name for name, seen in evidence.items() if is_clear(seen)]
+    return Choice(max(clear, key=lambda name: evidence[name]["score"], default=SOURCE_ONLY), evidence)
 
 
 def chance(agreement: float, samples: int) -> float:
@@ -146,8 +150,8 @@ def neighbour_information(probabilities: NDArray[Any], affinity: csr_array) -> f
     joint = own[known].T @ near / known.sum()
     mine, theirs = joint.sum(1), joint.sum(0)
     entropy = -float(np.sum(mine * np.log(np.maximum(mine, _TINY))))
-    chance = np.outer(mine, theirs)
-    mutual = float(np.sum(joint * np.log(np.maximum(joint, _TINY) / np.maximum(chance, _TINY))))
+    independent = np.outer(mine, theirs)
+    mutual = float(np.sum(joint * np.log(np.maximum(joint, _TINY) / np.maximum(independent, _TINY))))
     return max(0.0, mutual / entropy) if entropy > _LEAST_ENTROPY else 0.0
 
 
