@@ -217,7 +217,7 @@ def test_ascending_turns_only_the_gradient_of_m():
     for saf in (down, up):
         torch.manual_seed(3)
         loss = saf(features, classify).loss
-        own, others = list(saf.parameters()), list(classify.parameters())
+        own, others = list(saf.parameters()), [*classify.parameters(), features]
         both = torch.autograd.grad(loss, own + others)
         results.append((loss, both[: len(own)], both[len(own) :]))
     torch.testing.assert_close(results[0][0], results[1][0])

@@ -25,7 +25,7 @@ class EtaKnobs:
     bottlenecks: int = knob(2, "learned: how many SAF bottlenecks", low=1, high=64)
     rectified: bool = knob(False, "learned: a ReLU before the sigmoid, so that η is in [0.5, 1) (released code)")
     ascend: bool = knob(False, "learned: η seeks the mix that teaches most (not in the paper)")
-    beta: float = knob(0.2, "beta: η ~ Beta(beta, beta)", low=1e-3, high=1e3)
+    beta: float = knob(0.2, "beta: η ~ Beta(beta, beta)", low=0.01, high=1e3)
     constant: float = knob(0.6, "constant: η", low=0.0, high=1.0)
 
 
@@ -66,6 +66,8 @@ class LearnedEta(nn.Module):
 
     def forward(self, features: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """Return η of each pair."""
+        if self.ascend:  # turned here and once more below: M climbs, and F, behind it, descends as ever
+            features = _Turn.apply(features)  # type: ignore[no-untyped-call]
         sides = (features[first], features[second])
         if len(self.bottlenecks) == 1:
             reads = [(self.bottlenecks[0], side) for side in sides]
@@ -73,7 +75,7 @@ class LearnedEta(nn.Module):
             reads = [(bottleneck, sides[i % 2]) for i, bottleneck in enumerate(self.bottlenecks)]
         score: Tensor = self.estimator(sum(F.relu(bottleneck(side)) for bottleneck, side in reads))
         if self.ascend:
-            score = _Ascend.apply(score)  # type: ignore[no-untyped-call]
+            score = _Turn.apply(score)  # type: ignore[no-untyped-call]
         return torch.sigmoid(F.relu(score) if self.rectified else score)
 
 
@@ -101,12 +103,12 @@ class ConstantEta(nn.Module):
         return features.new_full((len(first), 1), self.constant)
 
 
-class _Ascend(torch.autograd.Function):
+class _Turn(torch.autograd.Function):
     """The identity forwards; backwards the sign turns, so that a descending optimizer climbs."""
 
     @staticmethod
-    def forward(ctx: Any, score: Tensor) -> Tensor:
-        return score.view_as(score)
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return values.view_as(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
