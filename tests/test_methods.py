@@ -188,6 +188,14 @@ def test_coral_is_the_distance_of_covariances_entry_by_entry():
     assert CORAL(weight=2.0).losses(batch, Phase())["coral"].item() == pytest.approx(2 * wanted)
 
 
+def test_coral_of_a_single_sample_has_no_covariance():
+    batch = joint(sources=1, targets=6)
+    rows = batch.target.logits.detach()
+    centred = rows - rows.mean(0)
+    wanted = (centred.T @ centred / 5).square().sum().item() / (4 * CLASSES**2)
+    assert CORAL(weight=1.0).losses(batch, Phase())["coral"].item() == pytest.approx(wanted)
+
+
 def test_bsp_is_the_largest_eigenvalues_of_each_domains_gram_matrix():
     batch = joint(sources=4, targets=6)
     wanted = 0.0

@@ -142,6 +142,15 @@ def test_dan_adds_up_the_discrepancies_of_both_layers_pair_by_pair():
     assert loss_of(DAN(logits=False), batch).item() == pytest.approx(embedding)
 
 
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0, 1e4])
+def test_rows_that_coincide_pass_no_broken_gradient(value):
+    rows = torch.full((8, 5), value, requires_grad=True)
+    loss = mean_discrepancy(gaussian_kernels(rows), 4)
+    (gradient,) = torch.autograd.grad(loss, rows)
+    assert loss.item() == pytest.approx(0, abs=1e-4)
+    assert torch.isfinite(gradient).all()
+
+
 def test_the_linear_estimate_compares_each_row_with_the_next():
     batch = joint(3, 4)
     kernel = naive_kernel(batch.embedding.detach())

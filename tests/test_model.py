@@ -122,6 +122,22 @@ def test_per_domain_norm_is_two_batch_norms_that_share_scale_and_offset():
     torch.testing.assert_close(bottleneck.norm.running_var, plain.running_var)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"methods": ["e-mixnet"]}, {"methods": ["dmrl"], "dmrl.target_mix": 0.0}, {"saf.feed_source": True}],
+    ids=["e-mixnet", "dmrl", "saf"],
+)
+def test_mixes_of_both_domains_leave_the_targets_statistics_alone(changes):
+    """What is kept are the target's own, and of DMRL also of its mixes within the target."""
+    norms = []
+    for factor in (1, 50):
+        model, source, labels, target = make(**{"network.norm": "per-domain", **changes})
+        step(model, factor * source, labels, target, 0.5)
+        norms.append(model.bottleneck.norm)
+    torch.testing.assert_close(norms[0].running_mean, norms[1].running_mean)
+    torch.testing.assert_close(norms[0].running_var, norms[1].running_var)
+
+
 @pytest.mark.parametrize("sources", [1, 2])
 def test_per_domain_norm_takes_a_single_row_of_a_domain(sources):
     bottleneck = Bottleneck(DIM, 8, dropout=0.0, per_domain=True)

@@ -127,6 +127,7 @@ def test_many_samples_are_searched_among_some_and_never_find_themselves(source, 
     chosen = set(evenly_spaced_rows(60, 20).tolist())
     assert all(i in chosen or j in chosen for i, j in zip(*affinity[:, 20:].nonzero(), strict=True))
     assert not affinity[:, 20:].diagonal().any()
+    assert propagation._NeighbourSearch(target, lambda batch: batch, 0.3).most == round(0.3 * 20)  # a share of those
 
 
 def test_labels_are_those_of_label_spreading_in_closed_form(source, target):

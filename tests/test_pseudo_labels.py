@@ -112,6 +112,13 @@ def test_alignment_to_the_prior_that_the_run_was_begun_with(strength):
     torch.testing.assert_close(labels, (wanted / wanted.sum()).expand(TARGETS, 3), atol=1e-3, rtol=0)
 
 
+def test_a_class_that_nobody_named_at_first_still_has_labels():
+    _, pseudo_labels, _ = make(distribution_alignment=1.0, prior="initial")
+    pseudo_labels.warm_start(torch.tensor([[1.0, 0.0, 0.0]]).double().expand(TARGETS, 3))
+    certain = torch.eye(3).double()
+    torch.testing.assert_close(pseudo_labels._aligned(certain), certain)
+
+
 def domains():
     source = Domain("source", torch.randn(SOURCES, DIM), torch.arange(SOURCES) % CLASSES, ("a", "b", "c"))
     return source, Domain("target", torch.randn(TARGETS, DIM))

@@ -33,5 +33,11 @@ class CORAL(Method):
 
     def losses(self, batch: Batch, phase: Phase) -> dict[str, Tensor]:
         """Return the weighted distance."""
-        source, target = (precisely(torch.cov)(side.logits.T) for side in (batch.source, batch.target))
+        source, target = (_covariance(side.logits) for side in (batch.source, batch.target))
         return {"coral": self.knobs.weight * (source - target).square().mean() / 4}
+
+
+@precisely
+def _covariance(rows: Tensor) -> Tensor:
+    """Of a single row it is zero."""
+    return torch.cov(rows.T, correction=min(1, len(rows) - 1))

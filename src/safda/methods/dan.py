@@ -20,9 +20,9 @@ class DAN(Method):
     the batch's mean squared distance. Both domains get its gradient.
 
     Long, Cao, Wang, Jordan: Learning transferable features with deep adaptation networks. ICML 2015. The paper learns
-    each kernel's weight and estimates in linear time; its authors' later library adds the kernels up, estimates over
-    all pairs and compares embeddings alone. Here kernels add up, and the other two are knobs. SAF meets it in F's
-    features and C.
+    each kernel's weight and estimates in linear time; its authors' later library adds the kernels up, compares
+    embeddings alone, and can estimate over all pairs, though its own script of DAN does not. Here kernels add up, and
+    the other two are knobs. SAF meets it in F's features and C.
     """
 
     paper = "Long et al., ICML 2015"

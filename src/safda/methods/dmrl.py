@@ -64,6 +64,6 @@ class DMRL(DANN):
         source, target = batch.split(batch.net.as_floats(batch.inputs))
         pairs = min(len(source), len(target))
         w = draw_beta(self.knobs.beta, pairs, batch.logits)
-        embedding = batch.net.encode(mixed(source[:pairs], target[:pairs], w)).embedding
+        embedding = batch.net.encode(mixed(source[:pairs], target[:pairs], w), pairs).embedding
         scores = self.discriminator(reverse(embedding, self.knobs.at(batch.progress))).squeeze(1)
         return self.knobs.domain_mix * mixed(F.softplus(-scores), F.softplus(scores), w).mean()

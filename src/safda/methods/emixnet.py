@@ -54,7 +54,7 @@ class EMixNet(MDD):
         distant = (target @ source.T).argmin(1)
         source, target = batch.split(net.as_floats(batch.inputs))
         mixes = torch.lerp(target, source[distant], knobs.share)
-        log_p = net.encode(mixes).logits.log_softmax(1)  # all of them, sure or not: processes must do alike
+        log_p = net.encode(mixes, len(mixes)).logits.log_softmax(1)  # all of them, sure or not: processes must do alike
         of_source, of_target = (F.nll_loss(log_p, y, reduction="none") for y in (batch.labels[distant], answers))
         sure = (confidence >= knobs.threshold).to(log_p)
         batch.log(self, sure=sure.mean())

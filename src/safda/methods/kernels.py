@@ -35,7 +35,9 @@ def gaussian_kernels(rows: Tensor, widths: Sequence[float] = WIDTHS) -> Tensor:
             [0.3679, 1.0000]])
     """
     squared = squared_distances(rows)
-    scaled = squared / (2 * squared.detach().mean()).clamp_min(torch.finfo(squared.dtype).tiny)
+    rounding = torch.finfo(squared.dtype).eps * rows.detach().to(squared).square().sum(1).mean()
+    mean = squared.detach().mean().clamp_min(rounding + torch.finfo(squared.dtype).tiny)  # rows that coincide have none
+    scaled = squared / (2 * mean)
     return torch.stack([torch.exp(-scaled / width) for width in widths]).sum(0)
 
 

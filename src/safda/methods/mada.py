@@ -19,8 +19,8 @@ from safda.nn.network import Network
 class MADA(Method):
     """D_k reads B's output times the probability that C gives to class k; F and B work against all K of them.
 
-    Σ_k of DANN's loss on ŷ_k·B(φ), behind one reversal. As in the authors' code, the probabilities pass a gradient to
-    C too.
+    Σ_k of DANN's loss on ŷ_k·B(φ), behind one reversal. The probabilities pass a gradient to C too, which the paper
+    minimises over; in the authors' code that gradient is multiplied by zero.
 
     Pei, Cao, Long, Wang: Multi-adversarial domain adaptation. AAAI 2018. The authors weigh every discriminator's loss
     by 0.3, for D as for F; here D learns at full weight and 0.3 is what reaches F, B and C. K discriminators of two

@@ -313,7 +313,7 @@ class _NeighbourSearch:
         self.domain, self.align = domain, align
         self.columns = evenly_spaced_rows(len(domain), _MOST_CANDIDATES)
         self.features = align(domain.batch(self.columns))
-        self.most = min(max(_FEWEST_NEIGHBOURS, round(neighbours * len(domain))), _MOST_NEIGHBOURS)
+        self.most = min(max(_FEWEST_NEIGHBOURS, round(neighbours * len(self.columns))), _MOST_NEIGHBOURS)
 
     def nearest(self, batches: Iterable[Tensor], exclude_self: bool) -> csr_array:
         """Return the weights of each sample's nearest ones here; with ``exclude_self``, row i is not its own."""

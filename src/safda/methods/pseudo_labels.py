@@ -61,7 +61,7 @@ class PseudoLabels(Method):
         )
         hold: float = knob(
             0.0,
-            "share of T in which labels that a run was begun with are kept, before its own predictions take over",
+            "with propagation: share of T in which labels that a run was begun with are kept, before its own take over",
             low=0.0,
             high=1.0,
         )
@@ -130,7 +130,7 @@ class PseudoLabels(Method):
         strength = self.knobs.distribution_alignment
         aligned = labels / prior.clamp_min(_LEAST_PRIOR) ** strength
         if self.knobs.prior == "initial":
-            aligned = aligned * self.get_buffer("initial_prior") ** strength
+            aligned = aligned * self.get_buffer("initial_prior").clamp_min(_LEAST_PRIOR) ** strength
         return _normalised(aligned)
 
     def observe(self, seen: Mapping[str, Tensor]) -> None:

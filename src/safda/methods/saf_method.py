@@ -87,10 +87,16 @@ class SAFMethod(Method):
         if self.knobs.mix_at == "bottleneck":
             out: SAFOutput = self.saf(batch.embedding[fed], net.classifier, **given)
             return out
+
+        def rest(mixes: Tensor) -> Tensor:
+            sources = len(mixes) if self.knobs.feed_source else 0
+            logits: Tensor = net.classifier(net.bottleneck.finish(mixes, sources))
+            return logits
+
         out = self.saf(
             batch.features[fed],
-            lambda features: net.classifier(net.bottleneck(features)),
-            projected=(batch.projected[fed], lambda mixed: net.classifier(net.bottleneck.finish(mixed))),
+            lambda features: rest(net.bottleneck.linear(features)),
+            projected=(batch.projected[fed], rest),
             **given,
         )
         return out

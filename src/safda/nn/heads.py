@@ -36,8 +36,8 @@ class Bottleneck(nn.Module):
         inputs: size of a feature.
         width: size of an embedding.
         dropout: share of entries that are dropped.
-        per_domain: in training, normalise source rows by their own statistics; those that are kept for later, and
-            the scale and offset that both domains share, are then the target's.
+        per_domain: in training, normalise source rows by their own statistics, and mixes of both domains by theirs;
+            those that are kept for later, and the scale and offset that all share, are then the target's.
     """
 
     def __init__(self, inputs: int, width: int, dropout: float, per_domain: bool = False) -> None:
@@ -58,7 +58,7 @@ class Bottleneck(nn.Module):
 
         Args:
             projected: what it gave.
-            sources: how many of the rows, the first ones, are a training batch's source.
+            sources: how many of the rows, the first ones, are a training batch's source, or mixes with it.
         """
         return cast(Tensor, self.dropout(F.relu(self._normalised(projected, sources))))
 
@@ -69,9 +69,10 @@ class Bottleneck(nn.Module):
 
     def _normalised(self, projected: Tensor, sources: int) -> Tensor:
         norm = self.norm
-        if self.source_norm is not None and 1 < sources < len(projected):
+        if self.source_norm is not None and sources > 1:
             source = self.source_norm(projected[:sources]) * norm.weight + norm.bias
-            return torch.cat([source, self._normalised(projected[sources:], 0)])
+            rest = projected[sources:]
+            return torch.cat([source, self._normalised(rest, 0)]) if len(rest) else source
         if isinstance(norm, nn.BatchNorm1d) and norm.training and len(projected) == 1:
             return F.batch_norm(projected, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
         return cast(Tensor, norm(projected))

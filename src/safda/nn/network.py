@@ -71,7 +71,7 @@ class Network(nn.Module):
 
         Args:
             inputs: pictures, features or what else F takes.
-            sources: how many of the rows, the first ones, are a training batch's source.
+            sources: how many of the rows, the first ones, are a training batch's source, or mixes with it.
         """
         features, projected = self.project(inputs)
         embedding = self.bottleneck.finish(projected, sources)
