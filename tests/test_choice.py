@@ -372,6 +372,17 @@ def test_the_command_line_chooses_too(both, tmp_path, capsys):
     assert set(json.loads(capsys.readouterr().out)["summary"]["choice"]["evidence"]) == {SOURCE_ONLY, "mdd", "saf"}
 
 
+def test_what_is_compared_with_at_the_end_needs_no_folder_to_be_tracked_in(tmp_path):
+    """A user's labels are learned by the candidate ``source-only``; so another one is made, which has no folder."""
+    (X, y), (X_target, labels) = blobs(0, 0.0), blobs(1, 0.7)
+    few = {**TINY, "choice.candidates": 1, "steps": 2, "trackers": ("tensorboard",), "report": False}
+    known = {0: str(labels[0])}
+    adapted = safda.fit((X, y), X_target, out=tmp_path / "run", cpu=True, target_labels=known, **few)
+    assert adapted.summary["source_only"]
+    with pytest.raises(SafdaError, match="tensorboard writes into the run's folder; name one: out="):
+        safda.fit((X, y), X_target, cpu=True, **few)
+
+
 def test_every_candidate_is_tracked_in_its_own_folder(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -29,7 +29,7 @@ from safda.nn.vision import guard_torchvision
 from safda.recipe import PRESETS, NetworkKnobs, preset
 from safda.training.checkpoint import RunFolder
 from safda.training.loop import weights_of
-from tests.conftest import TINY
+from tests.conftest import TINY, blobs
 from tests.test_pictures import content, folder, write
 from tests.test_training import Killed, killed_at
 
@@ -219,6 +219,17 @@ def test_a_signal_in_either_stage_is_told_and_nothing_is_lost(both, tmp_path, tu
     assert isinstance(resume(run, cpu=True), safda.Adapted)
     assert (tmp_path / "whole" / "summary.json").read_bytes() == (run / "summary.json").read_bytes()
     assert (tmp_path / "whole" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+
+
+def test_a_run_of_arrays_that_was_cut_short_is_brought_to_its_end(tmp_path):
+    (X, y), (X_target, _) = blobs(0, 0.0), blobs(1, 0.7)
+    domains = load_domain((X, y), "source"), load_domain(X_target, "target")
+    recipe = preset("default").override({**TINY, "steps": 8, "checkpoint_every": 2})
+    with pytest.raises(Killed):
+        completed(tmp_path / "cut", *domains, recipe, killed_at(5), cpu=True)
+    completed(tmp_path / "cut", *domains, recipe, cpu=True)
+    completed(tmp_path / "whole", *domains, recipe, cpu=True)
+    assert (tmp_path / "whole" / "model.safetensors").read_bytes() == (tmp_path / "cut/model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("step", [6, 12])

@@ -266,12 +266,12 @@ def test_features_as_a_file_are_read_again_as_they_are(both, tmp_path, capsys):
 
 def test_a_file_of_features_equals_what_is_in_the_cache_however_it_is_read(tmp_path, monkeypatch):
     from safda.data import loader
-    from safda.data.arrays import from_npy, to_npz
+    from safda.data.arrays import to_npz
 
     rows = np.random.default_rng(0).normal(size=(70, 5)).astype(np.float32)
     np.save(tmp_path / "x.npy", rows)
     monkeypatch.setattr(loader, "_MOST_ROWS", 16)  # written in several parts
-    to_npz(tmp_path / "x.npz", from_npy(tmp_path / "x.npy"))
+    to_npz(tmp_path / "x.npz", load_domain(tmp_path / "x.npy"))
     np.testing.assert_array_equal(load_domain(tmp_path / "x.npz").inputs.numpy(), rows)
 
 
@@ -357,8 +357,6 @@ def test_backbones_of_equal_weights_do_not_share_features(both, tmp_path, monkey
 
 
 def test_rows_on_disk_do_not_pile_up_in_memory(tmp_path):
-    from safda.data.arrays import from_npy
-
     np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.float32, shape=(64_000, 256))  # 65 MB of zeros
 
     def resident():
@@ -366,7 +364,7 @@ def test_rows_on_disk_do_not_pile_up_in_memory(tmp_path):
             return int(file.read().split()[1]) * 4096
 
     before = resident()
-    domain = from_npy(tmp_path / "x.npy")
+    domain = load_domain(tmp_path / "x.npy")
     for rows in torch.randperm(64_000).split(64):
         domain.batch(rows)
     domain.fingerprint()

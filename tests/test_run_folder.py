@@ -109,6 +109,20 @@ def test_a_disk_without_locks_has_the_owners_process(tmp_path, monkeypatch, aliv
             lock.check()
 
 
+def test_signs_of_life_go_on_when_a_disk_that_was_away_is_back(tmp_path):
+    path, away = tmp_path / ".lock", tmp_path / "away"
+    with locked(path, "run") as lock:
+        path.rename(away)
+        time.sleep(0.2)  # several beats
+        lock.check()
+        away.rename(path)
+        before = path.read_text()
+        until = time.monotonic() + 10
+        while path.read_text() == before and time.monotonic() < until:
+            time.sleep(0.01)
+        assert path.read_text() != before
+
+
 def test_a_process_that_slept_while_its_lock_was_taken_over_leaves_all_alone(files, tmp_path):
     def taken_over(done, metrics):
         if done == 7:

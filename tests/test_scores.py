@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 import safda
 from safda.classifier import Predictions
 from safda.data import Domain, load_domain
-from safda.errors import SafdaError
+from safda.errors import SafdaError, SafdaWarning
 from safda.evaluation.scores import (
     COSTS,
     SCORES,
@@ -60,6 +60,17 @@ def test_each_score_says_what_it_is_where_it_is_from_and_what_it_costs():
         assert known.paper
         assert known.cost in COSTS
     assert {name for name in SCORES if about(name).cost == "outputs"} == OF_OUTPUTS
+
+
+def test_a_score_that_fails_is_left_out_and_told(borrowed):
+    @borrowed(SCORES).register("mine")
+    def mine(outputs):
+        return 1 / 0
+
+    with pytest.warns(SafdaWarning, match=r"^the score 'mine' is left out \(ZeroDivisionError: division by zero\)$"):
+        found = scores(outputs(np.eye(3)))
+    assert found.keys() == OF_OUTPUTS & found.keys()
+    assert "information" in found
 
 
 def test_a_score_registered_without_a_word_is_taken_for_cheap(borrowed):

@@ -19,6 +19,7 @@ from scipy import stats
 
 import safda
 from safda.cli import main
+from safda.data.labels import is_label_list
 from safda.errors import SafdaError, SafdaWarning
 from safda.evaluation.survey import (
     CHANGED,
@@ -37,6 +38,15 @@ from tests.conftest import TINY, blobs
 from tests.test_fuzz_readers import damages, fuzz, told_in_one_line
 
 rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("header", "is_one"),
+    [("id,class,label", True), ('"id","label"', True), ("id,filename,label", False), ("path,label", False)],
+)
+def test_a_list_of_labels_has_ids_and_a_manifest_has_paths(tmp_path, header, is_one):
+    (tmp_path / "a.csv").write_text(f"{header}\n")
+    assert is_label_list(tmp_path / "a.csv") == is_one
 
 
 def population(size, accuracy, changed=0.2, informative=True):

@@ -521,14 +521,29 @@ def test_a_folder_in_use_is_left_alone(files, tmp_path):
     assert [p.name for p in (tmp_path / "other").iterdir()] == ["thesis.tex"]
 
 
+def test_a_folder_whose_names_are_only_like_ours_is_left_alone(files, tmp_path):
+    for name in ("checkpoints/epoch-1.pt", "candidates/cv.pdf", "data.json"):
+        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / name).write_text("precious")
+    with pytest.raises(SafdaError, match="not empty"):
+        fit(files, tmp_path / "mine")
+    assert len([each for each in (tmp_path / "mine").rglob("*") if each.is_file()]) == 3
+
+
+def test_a_folder_of_runs_is_no_run(files, tmp_path):
+    fit(files, tmp_path / "runs" / "a", steps=2)
+    with pytest.raises(SafdaError, match="not empty"):
+        fit(files, tmp_path / "runs")
+
+
 # ---------------------------------------------------------------------------------------------- two processes
 
 
-def in_two_processes(files, run, changes):
+def in_two_processes(files, run, changes, command=("-m", "safda.cli")):
     words = [w for k, v in {**TINY, **changes}.items() for w in (f"--{k.replace('_', '-')}", _word(v))]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     subprocess.run(
-        [*launcher, "-m", "safda.cli", "fit", *files, "-o", run, "--cpu", *words],
+        [*launcher, *command, "fit", *files, "-o", run, "--cpu", *words],
         check=True,
         timeout=240,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -580,6 +595,28 @@ def test_two_processes_give_what_one_gives_where_no_rows_meet(files, tmp_path, c
     in_two_processes(files, tmp_path / "two", changes)
     fit(files, tmp_path / "one", **changes)
     assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+LATE = """
+import os, pathlib, time
+from safda.cli import main
+exists = pathlib.Path.exists
+def late(path):  # the second process looks for a candidate's folder when the first has had time to make it
+    if path.name == "recipe.toml" and os.environ["RANK"] == "1":
+        time.sleep(1)
+    return exists(path)
+pathlib.Path.exists = late
+raise SystemExit(main())
+"""
+
+
+def test_two_processes_choose_together_however_late_one_of_them_is(files, tmp_path):
+    (tmp_path / "late.py").write_text(LATE)
+    changes = {"choice.candidates": 1, "steps": 4}
+    in_two_processes(files, tmp_path / "two", changes, [str(tmp_path / "late.py")])
+    run = RunFolder.open(tmp_path / "two")
+    assert run.finished
+    assert len(run.choice["evidence"]) == 2
 
 
 def test_a_batch_that_cannot_be_shared_is_refused():

@@ -266,7 +266,7 @@ def completed(
     """Bring a run to its end: begin it, go on with it, or find it finished."""
     verdict = recipe.choice.candidates > 0  # with a choice, what a verdict compares with is there already
     if RunFolder(path).can_go_on:
-        return resume(path, callback=callback, cpu=cpu, verdict=verdict)
+        return resume(path, source=source, target=target, callback=callback, cpu=cpu, verdict=verdict)
     return start(source, target, recipe, path, callback, cpu, (), verdict=verdict)
 
 
@@ -451,12 +451,12 @@ class _Work:
         return model
 
     def _accelerator_for(self, recipe: Recipe, own: RunFolder | None) -> Accelerator:
-        """Make one for a candidate; in a choice it has the run's trackers, which write into the candidate's folder."""
+        """Make one for a candidate; in a choice it has the run's trackers, if there is a folder of its own for them."""
         names = [str(getattr(each, "value", each)) for each in self.accelerator.log_with]
         return make_accelerator(
             recipe,
             cpu=self.accelerator.device.type == "cpu",
-            trackers=tuple(names) if self.given.choice.candidates else (),
+            trackers=tuple(names) if own and self.given.choice.candidates else (),
             folder=own.path if own else None,
         )
 
@@ -486,7 +486,9 @@ class _Work:
         if run is None:
             return None
         path = run.path / name
-        if (path / "recipe.toml").exists():
+        is_there = (path / "recipe.toml").exists()
+        self.accelerator.wait_for_everyone()  # all have looked before the first one makes it
+        if is_there:
             return RunFolder.open(path)
         features = {"input_shape": list(self.features[0].inputs.shape[1:]), "input_type": "float32"}
         data = {**self.adapted.data, **(features if model is not self.adapted.model else {})}

@@ -70,13 +70,13 @@ class Lock:
         """Let the lock go."""
         self._ended.set()
         self._beating.join()
-        if self._is_mine():
+        if not self._is_taken_over():
             os.ftruncate(self._file, 0)
         os.close(self._file)
 
     def check(self) -> None:
         """Make sure that nobody has taken the lock over, as happens to a process that was asleep for long."""
-        if not self._is_mine():
+        if self._is_taken_over():
             raise SafdaError(f"{self._what}: was taken over by {self._owner_name()}; this process leaves it alone")
 
     def _is_free(self) -> bool:
@@ -103,13 +103,13 @@ class Lock:
         while time.monotonic() < until:
             time.sleep(_POLL)
             now = self._read()
-            if now != owner:
+            if now is not None and now != owner:
                 return not now
         return True
 
     def _beat(self) -> None:
         count = 0
-        while not self._ended.wait(_BEAT) and self._is_mine():
+        while not self._ended.wait(_BEAT) and not self._is_taken_over():
             count += 1
             with suppress(OSError):  # a disk that is away for a while
                 self._sign(count)
@@ -120,18 +120,20 @@ class Lock:
         os.ftruncate(self._file, len(line))
         os.fsync(self._file)
 
-    def _read(self) -> str:
+    def _read(self) -> str | None:
         """Read who has it, by opening the file anew: so a shared disk is asked, and not what is remembered of it."""
         try:
             return self.path.read_text(encoding="utf-8", errors="replace")
         except OSError:
-            return ""
+            return None
 
-    def _is_mine(self) -> bool:
-        return self._id in self._read().split()
+    def _is_taken_over(self) -> bool:
+        """Whether the file does not name this one; where it cannot be read, the disk may be away for a while."""
+        owner = self._read()
+        return owner is not None and self._id not in owner.split()
 
     def _owner_name(self) -> str:
-        pid, host, *_ = [*self._read().split(), "", ""]
+        pid, host, *_ = [*(self._read() or "").split(), "", ""]
         return f"process {pid} on {host}" if host else "another process"
 
 

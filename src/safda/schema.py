@@ -84,6 +84,8 @@ STATE = {
         },
     ),
 }
+#: ``choice.json`` of a run folder.
+CHOICE = {"chosen": str, "evidence": {str: {str: float}}, "changes": dict}
 #: ``summary.json`` of a run folder.
 SUMMARY = {
     "samples": NATURAL,
@@ -93,13 +95,13 @@ SUMMARY = {
     "source_only": (NONE, _OUTCOME),
     "agreement": (NONE, {"share": float, "kappa": float}),
     "words": str,
+    "structure?": (NONE, {"neighbours": float, "shuffled": float, "p_value?": float}),
+    "choice?": (NONE, CHOICE),
     "estimate?": (NONE, {"accuracy": float, "low": float, "high": float, "level": float, "method": str}),
     "observations?": dict,
     "diagnosis?": [{"title": str, "evidence": str, "advice": str, "severity": str}],
     "theory?": (NONE, {str: {"before": (NONE, float), "after": float, "what": str}}),
 }
-#: ``choice.json`` of a run folder.
-CHOICE = {"chosen": str, "evidence": {str: {str: float}}, "changes": dict}
 #: ``estimator.json`` of a saved SAFClassifier.
 ESTIMATOR = {"classes": [(bool, float, str)], "dtype": NUMPY_TYPE, "feature_names": (NONE, [str])}
 #: What stands beside the graph of an exported model.

@@ -27,7 +27,7 @@ from safda import schema
 from safda.bench.benchmark import Benchmark, Row, from_dict
 from safda.data import EMBEDDED, load_domain
 from safda.errors import SafdaError, SafdaWarning
-from safda.io import disk_errors, read_json, write_json
+from safda.io import disk_errors, read_json, write_json, write_text
 from safda.lock import locked
 from safda.recipe import Recipe
 
@@ -81,7 +81,7 @@ class Store:
 
     def note_failure(self, cell: Cell, why: str) -> None:
         """Keep one line on why a cell failed."""
-        self._failed(cell).write_text(" ".join(why.split()) + "\n", encoding="utf-8")
+        write_text(self._failed(cell), " ".join(why.split()) + "\n")
 
     def forget_failure(self, cell: Cell) -> None:
         """Let a cell be tried again."""

@@ -19,7 +19,7 @@ from safda.bench.lab import Lab
 from safda.evaluation.scores import SCORES
 from safda.io import Columns
 
-#: The score by which the label-free choice is made: of the three, the one that a collapse does not please.
+#: The score by which the label-free choice is made: one that a collapse does not please.
 SELECTION_SCORE = "information"
 _CONFIDENCE = 0.95
 _ROUNDING = 1e-9  # in points: differences of percentages that are closer than this are equal

@@ -11,22 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from safda.data.array_files import Arrays, Segment, checked_arrays, map_npy, read_npz
+from safda.data.array_files import Arrays, Segment, checked_arrays
 from safda.data.domain import Domain
 from safda.data.loader import evaluation_batches
 from safda.data.memmap import MemmapRows
 from safda.errors import SafdaError
 from safda.io import new_file
-
-
-def from_npz(path: Path) -> Domain:
-    """Read a domain from :func:`safda.data.array_files.read_npz`."""
-    return as_domain(read_npz(path))
-
-
-def from_npy(path: Path) -> Domain:
-    """Make a domain that stays on disk, of :func:`safda.data.array_files.map_npy`."""
-    return as_domain(map_npy(path))
 
 
 def from_arrays(name: str, features: Any, labels: Any = None, classes: Any = None, ids: Any = None) -> Domain:
@@ -61,7 +51,7 @@ def shared_tensor(array: NDArray[Any]) -> torch.Tensor:
 
 
 def to_npz(path: Path, domain: Domain) -> None:
-    """Write a domain of features as :func:`from_npz` reads it, whole or not at all, however large it is."""
+    """Write a domain of features for :func:`~safda.data.load_domain`, whole or not at all, however large it is."""
     count, width = domain.inputs.shape
     arrays = {"paths": np.array(domain.ids or [str(row) for row in range(count)])}
     if domain.labels is not None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from safda.data.domain import AnyDomain
+from safda.data.layouts import PATH_COLUMNS
 from safda.errors import SafdaError, SafdaWarning, nearest
 from safda.io import read_csv
 from safda.text import csv_cell
@@ -53,7 +54,7 @@ def is_label_list(what: Any) -> bool:
         return False
     with open(what, encoding="utf-8-sig", errors="replace") as file:
         names = [name.strip().strip('"') for name in file.readline(4096).split(",")]
-    return "id" in names and "path" not in names
+    return "id" in names and not set(PATH_COLUMNS) & set(names)
 
 
 def read_labels(path: str | Path) -> LabelList:

@@ -38,7 +38,7 @@ from safda.errors import SafdaError, first_line, nearest, reading
 from safda.io import read_csv
 from safda.registry import Registry
 
-_PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image")
+PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image")
 _LABEL_COLUMNS = ("label", "class", "category", "target")
 _COLUMNS = "a manifest has columns 'path' and 'label'"
 _VISDA_LIST = "image_list.txt"
@@ -280,7 +280,7 @@ class Manifest(Layout):
     def find(self, path: Path) -> Listing:
         """List the files of all rows."""
         columns = _parquet_columns(path) if path.suffix == ".parquet" else read_csv(path, _COLUMNS)
-        of_paths = next((name for name in _PATH_COLUMNS if name in columns), None)
+        of_paths = next((name for name in PATH_COLUMNS if name in columns), None)
         if of_paths is None:
             raise SafdaError(f"{path}: has no column 'path'{nearest('path', columns)}")
         of_labels = next((name for name in _LABEL_COLUMNS if name in columns), None)

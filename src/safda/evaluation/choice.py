@@ -61,8 +61,9 @@ def choose(
 ) -> Choice:
     """Choose among classifiers by what they say of the target; :data:`SOURCE_ONLY` must be one of them.
 
-    It is taken unless the score of another is clearly higher; of those that are, the highest is. One that learned pseudo-labels has made its neighbours
-    agree, right or wrong: half of its score is that of the one whose answers they were.
+    It is taken unless the score of another is clearly higher; of those that are, the highest is. One that learned
+    pseudo-labels has made its neighbours agree, right or wrong: half of its score is that of the one whose answers they
+    were.
 
     Args:
         predictions: what each says of the same samples.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from safda.evaluation.choice import SOURCE_ONLY
+from safda.evaluation.diagnosis import NOTE, SERIOUS, WARNING
 from safda.evaluation.verdict import DISTRUST, DOUBT, TRUST
 from safda.recipe import walk
 from safda.report import charts
@@ -26,15 +26,7 @@ _VERDICTS = {
     DOUBT: ("warn", "Look before you trust it"),
     DISTRUST: ("bad", "Do not trust this run"),
 }
-_TONES = {
-    "serious": "bad",
-    "high": "bad",
-    "error": "bad",
-    "info": "info",
-    "low": "info",
-    "note": "info",
-    "good": "good",
-}
+_TONES = {SERIOUS: "bad", WARNING: "warn", NOTE: "info"}
 _HEADINGS = ("Losses", "Mixing weight η", "What methods tell of themselves", "Schedules")  # of curves
 
 
@@ -128,47 +120,17 @@ def scores(run: RunReport) -> Table:
 
 def findings(run: RunReport) -> list[dict[str, Any]]:
     """Return what a diagnosis found, each with its evidence and what to do."""
-    return [
-        {
-            "title": _text(each.get("title")),
-            "evidence": _text(each.get("evidence")),
-            "advice": _text(each.get("advice")),
-            "severity": _text(each.get("severity")),
-            "tone": _TONES.get(str(each.get("severity")).lower(), "warn"),
-        }
-        for each in run.summary.get("diagnosis") or []
-        if isinstance(each, Mapping)
-    ]
-
-
-def _text(value: Any) -> str:
-    """Return evidence as it is written, or as a list of what was measured."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_text(each)}" for name, each in value.items())
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "" if value is None else str(value)
+    return [{**each, "tone": _TONES.get(each["severity"], "warn")} for each in run.summary.get("diagnosis") or []]
 
 
 def theory(run: RunReport) -> Table | None:
-    """Return what was measured of the paper's theory: its terms by row and, where there are several, moments by column.
-
-    ``summary["theory"]`` is a list of rows, a table of terms, or a table of such tables, as of before and after.
-    """
+    """Return what was measured of the paper's theory, a row a term: before, after, and what it is."""
     measured = run.summary.get("theory")
     if not measured:
         return None
-    caption = "Margins, disparities and what can be computed of the error bound"
-    if not isinstance(measured, Mapping):
-        measured = [row for row in measured if isinstance(row, Mapping)]
-        columns = list(dict.fromkeys(name for row in measured for name in row))
-        return table(caption, columns, [[row.get(name) for name in columns] for row in measured])
-    nested = {name: each for name, each in measured.items() if isinstance(each, Mapping)}
-    single = [[name, each] for name, each in measured.items() if not isinstance(each, Mapping)]
-    terms = list(dict.fromkeys(term for each in nested.values() for term in each))
-    rows = [[_spoken(term), *(each.get(term) for each in nested.values())] for term in terms]
-    rows += [[_spoken(name), value, *[None] * (len(nested) - 1)] for name, value in single]
-    return table(caption, ["term", *(map(_spoken, nested) if nested else ["value"])], rows)
+    columns = ["before", "after", "what"]
+    rows = [[_spoken(term), *(each.get(column) for column in columns)] for term, each in measured.items()]
+    return table("Margins, disparities and what can be computed of the error bound", ["term", *columns], rows)
 
 
 def _spoken(name: str) -> str:
@@ -360,10 +322,7 @@ def curve_title(name: str) -> str:
 def curves_text(runs: Sequence[RunReport]) -> str:
     """Say what curves show, or why there are none."""
     if not any(run.metrics for run in runs):
-        chosen = (runs[0].summary.get("choice") or {}).get("chosen")
-        return (
-            "Source only was taken, and its training is not logged." if chosen == SOURCE_ONLY else "Nothing was logged."
-        )
+        return "Nothing was logged."
     fewer = next((run for run in runs if len(run.metrics) < run.logged), None)
     some = f" {len(fewer.metrics)} of {fewer.logged:,} logged steps are shown, evenly chosen." if fewer else ""
     stages = (

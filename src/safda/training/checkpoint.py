@@ -206,7 +206,9 @@ class RunFolder:
     @property
     def can_go_on(self) -> bool:
         """Whether there is something to resume, in this stage or in the first."""
-        return self.finished or any(self.path.rglob("checkpoints/step-*"))
+        stages = (self.path, self.path / FIRST_STAGE)
+        runs = [each for stage in stages for each in (stage, *(stage / CANDIDATES).glob("*"))]
+        return self.finished or any(RunFolder(each).has_checkpoint for each in runs)
 
     @contextmanager
     def locked(self) -> Iterator[RunFolder]:
@@ -332,7 +334,7 @@ class RunFolder:
                     read()
                 except SafdaError as error:
                     warnings.warn(str(error), SafdaWarning, stacklevel=2)
-                    (self.path / name).unlink()
+                    (self.path / name).unlink(missing_ok=True)  # another process of the run may have been first
                     (self.path / "choice.json").unlink(missing_ok=True)  # it says what the model is a model of
 
     def newest_weights(self) -> dict[str, Tensor]:
@@ -345,7 +347,8 @@ class RunFolder:
             raise SafdaError(
                 f"{self.path}: already holds a run; 'safda resume {self.path}' goes on with it, or choose another -o"
             )
-        if self.path.is_dir() and not all(_is_beginning(entry.name) for entry in self.path.iterdir()):
+        names = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
+        if names and (_LOCK not in names or not all(map(_is_beginning, names))):  # what is not locked is not ours
             raise SafdaError(f"{self.path}: is not empty; choose a new folder for the run")
 
     def _clear(self) -> None:

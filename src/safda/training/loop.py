@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.tracking import get_available_trackers
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from accelerate.utils import DistributedDataParallelKwargs, LoggerType
 from torch import Tensor, nn
 
@@ -143,6 +143,8 @@ def make_accelerator(
             raise SafdaError(f"no tracker {name!r}{nearest(name, known)}")
     if not set(trackers) <= {str(getattr(t, "value", t)) for t in get_available_trackers()}:
         raise SafdaError(f"the tracker {' or '.join(trackers)} is not installed; pip install it")
+    if folder is None and any(LOGGER_TYPE_TO_CLASS[name].requires_logging_directory for name in trackers):
+        raise SafdaError(f"the tracker {' or '.join(trackers)} writes into the run's folder; name one: out=…, or -o")
     AcceleratorState._reset_state()  # accelerate allows one precision in a process's life otherwise
     accelerator = Accelerator(
         cpu=cpu,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ from torch import Tensor
 from safda.classifier import Adapted, Predictions
 from safda.data import AnyDomain, Domain
 from safda.data.sampler import evenly_spaced_rows
-from safda.errors import SafdaError
+from safda.errors import SafdaError, SafdaWarning, first_line
 from safda.evaluation.theory import encode
 from safda.registry import Registry
 
@@ -268,7 +269,8 @@ def about(name: str) -> About:
 def scores(outputs: Outputs, costs: Collection[str] = _CHEAP) -> dict[str, float]:
     """Return the scores of a classifier's outputs: those of some costs (the cheap ones) that can be had.
 
-    A score that asks for what is not at hand, and one that is not finite, is left out.
+    A score that asks for what is not at hand, and one that is not finite, is left out; so is one that fails, and that
+    is told.
     """
     found = {}
     for name in SCORES:
@@ -277,4 +279,7 @@ def scores(outputs: Outputs, costs: Collection[str] = _CHEAP) -> dict[str, float
                 found[name] = SCORES[name](outputs)
             except Missing:
                 continue
+            except Exception as error:  # somebody's own, perhaps: what it is a score of is whole without it
+                told = f"the score {name!r} is left out ({type(error).__name__}: {first_line(error)})"
+                warnings.warn(told, SafdaWarning, stacklevel=2)
     return {name: value for name, value in found.items() if np.isfinite(value)}
