@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -21,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import safda
 from safda import SAFClassifier
 from safda.cli import main
-from safda.errors import Interrupted, SafdaError
+from safda.errors import Interrupted, SafdaError, SafdaWarning
 from tests.conftest import MDD_ALONE, SHORT, SOURCE_ONLY, blobs, flat_digits
 
 SMALL = {
@@ -340,3 +341,33 @@ def test_progress_is_shown_where_asked(data, capsys):
     X, y, X_target, _ = data
     small(steps=3, verbose=True).fit(X, y, X_target=X_target)
     assert capsys.readouterr().out == ""  # it belongs on standard error
+
+
+def test_whoever_is_left_unadapted_is_told_and_sees_why():
+    X, y = blobs(0, 0.0)
+    noise = np.random.default_rng(0).normal(size=X.shape)
+    few = SAFClassifier(steps=5, batch=16, knobs={"choice.candidates": 1}, random_state=0)
+    with pytest.warns(SafdaWarning, match="^nothing spoke clearly for adapting"):
+        few.fit(X, y, X_target=noise)
+    assert few.choice_["chosen"] == "source-only"
+    assert set(few.choice_["evidence"]) == {"source-only", "mdd"}
+    with pytest.warns(SafdaWarning, match="^nothing spoke clearly for adapting"):
+        assert safda.fit((X, y), noise, steps=5, batch=16, **{"choice.candidates": 1}).choice == few.choice_
+
+
+def test_a_target_that_was_not_scaled_with_the_source_is_told():
+    (X, y), (X_target, _) = blobs(0, 0.0), blobs(1, 0.7)
+    with pytest.warns(SafdaWarning, match="^target: the mean length of a row is .* bring both domains to one scale$"):
+        small(steps=1).fit(X, y, X_target=1000 * X_target)
+    with pytest.warns(SafdaWarning, match="nothing to adapt to"):
+        small(steps=1).fit(X, y)
+
+
+def test_errors_about_the_target_call_it_by_its_name():
+    (X, y), (X_target, _) = blobs(0, 0.0), blobs(1, 0.7)
+    with pytest.raises(ValueError, match=r"^X_target: X has 1 features"):
+        small().fit(X, y, X_target=X_target[:, :1])
+    with pytest.raises(TypeError, match=r"^X_target: Sparse data"):
+        small().fit(X, y, X_target=csr_matrix(X_target))
+    with pytest.raises(ValueError, match="sample_domain has zeros"):
+        small().fit(X, y, sample_domain=np.arange(len(X)) % 2)

@@ -472,3 +472,26 @@ def test_labels_that_were_learned_prove_nothing(run, tmp_path, capsys):
     assert sum(1 / p for p in fresh["probability"]) == pytest.approx(40)
     result = evaluate_labels(learned, filled(learned, truth, tmp_path / "fresh.csv"))
     assert result["samples"] == 40
+
+
+def test_a_list_that_lost_a_stratum_is_refused(run, tmp_path):
+    folder, truth = run
+    columns = label_list(folder, 30)
+    columns["label"] = [truth[each] for each in columns["id"]]
+    kept = [row for row, name in enumerate(columns["stratum"]) if name != columns["stratum"][0]]
+    write_table(tmp_path / "lost.csv", {name: [cells[row] for row in kept] for name, cells in columns.items()})
+    with pytest.raises(SafdaError, match=r"lines of some stratum are gone; put them back"):
+        evaluate_labels(folder, tmp_path / "lost.csv")
+
+
+@pytest.mark.filterwarnings("ignore::safda.errors.SafdaWarning")
+def test_few_labels_are_refused_however_they_were_drawn(run, tmp_path):
+    folder, truth = run
+    for count in (9, 10):
+        ids = list(truth)[:count]
+        write_table(tmp_path / "mine.csv", {"id": ids, "label": [truth[each] for each in ids]})
+        if count == 10:
+            assert evaluate_labels(folder, tmp_path / "mine.csv")["labels"] == 10
+        else:
+            with pytest.raises(SafdaError, match=r"9 labels say next to nothing; fill in 10 or more$"):
+                evaluate_labels(folder, tmp_path / "mine.csv")

@@ -20,6 +20,7 @@ from safda.classifier import Adapted, Predictions, check_shape, transform_of
 from safda.data import EMBEDDED, AnyDomain, Domain, ImageDomain, is_image_data, load_domain
 from safda.data.labels import known_labels, read_labels, with_known_labels
 from safda.data.loader import ProgressCallback, evaluation_batches, feature_batches
+from safda.data.preflight import scale_warnings
 from safda.data.sampler import evenly_spaced_rows
 from safda.errors import Interrupted, SafdaError, SafdaWarning, first_line
 from safda.evaluation import theory
@@ -49,6 +50,10 @@ _MOST_TURNED = 4096  # features of each domain tell its principal components
 _OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
 _COPIES = 3  # of the weights, in training: their gradients, and what the optimizer remembers
 _SOURCE_ONLY_STEPS = 500  # on features a classifier learns the source in as many
+_NOT_ADAPTED = (
+    "nothing spoke clearly for adapting: the answers are those of a classifier that only learned the source "
+    "('choice' has the evidence)"
+)
 
 
 def fit(
@@ -111,7 +116,8 @@ def fit(
         check_backbone(recipe.network)  # before any picture is opened
     source, target = load_domain(source, "source", strict=strict), load_domain(target, "target", strict=strict)
     check_knobs(source, {**overrides, **({} if backbone is None else {"network.backbone": backbone})})
-    return start(
+    warn_of_scales(source, target)
+    adapted = start(
         source,
         target,
         recipe,
@@ -126,6 +132,9 @@ def fit(
         verdict=out is not None,
         report=report and out is not None,
     )
+    if out is None:  # where there is a verdict, that says it
+        warn_if_not_adapted(adapted)
+    return adapted
 
 
 def default_recipe(source: Any) -> Recipe:
@@ -151,6 +160,19 @@ def check_knobs(source: AnyDomain, given: Mapping[str, Any]) -> None:
             f"{source.name}: holds features already, so {' and '.join(idle)} {have} no meaning; "
             f"leave {them} out, or name the pictures"
         )
+
+
+def warn_of_scales(source: AnyDomain, target: AnyDomain) -> None:
+    """Warn of features that look as if one domain alone had gone through a scaler."""
+    if isinstance(source, Domain) and isinstance(target, Domain):
+        for line in scale_warnings(source, target):
+            warnings.warn(line, SafdaWarning, stacklevel=3)
+
+
+def warn_if_not_adapted(adapted: Adapted) -> None:
+    """Warn where source only was taken of several recipes: nobody would notice by the answers."""
+    if adapted.choice and adapted.choice["chosen"] == SOURCE_ONLY:
+        warnings.warn(_NOT_ADAPTED, SafdaWarning, stacklevel=3)
 
 
 @in_turn
@@ -396,7 +418,7 @@ class _Work:
         choice = choose(predictions, self._judged_in, begun_with)
         own_changes = candidates[choice.name].changes if choice.name in candidates else SOURCE_ONLY_CHANGES
         changes = {**own_changes, **self._for_features}
-        self.choice = {**choice.to_dict(), "changes": changes}
+        self.choice = self.adapted.choice = {**choice.to_dict(), "changes": changes}
         if choice.name == SOURCE_ONLY:  # a copy: what is compared with must not learn when what is taken is fine-tuned
             models[SOURCE_ONLY] = self._heads(source_only.recipe)
             models[SOURCE_ONLY].load_state_dict(source_only.model.state_dict())
@@ -714,4 +736,13 @@ def _origin(domain: AnyDomain) -> dict[str, Any]:
     return {"name": name, "samples": len(domain), "digest": domain.fingerprint(), "skipped": skipped}
 
 
-__all__ = ["check_knobs", "completed", "default_recipe", "fit", "resume", "start"]
+__all__ = [
+    "check_knobs",
+    "completed",
+    "default_recipe",
+    "fit",
+    "resume",
+    "start",
+    "warn_if_not_adapted",
+    "warn_of_scales",
+]

@@ -40,6 +40,7 @@ class Adapted:
         data: what its run folder remembers of the data.
         summary: what is to be said of it without labels, where that was asked for: from
             :func:`safda.evaluation.verdict.summarise`.
+        choice: where several recipes were tried, which was taken (``"chosen"``) and the evidence for each; else None.
 
     Example:
         >>> import numpy, safda
@@ -54,6 +55,7 @@ class Adapted:
     def __init__(self, model: AdaptationModel, classes: tuple[str, ...], data: dict[str, Any]) -> None:
         self.model, self.classes, self.data = model.eval(), classes, data
         self.summary: dict[str, Any] | None = None
+        self.choice: dict[str, Any] | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -162,7 +164,7 @@ class Adapted:
         weights = run.load_model()
         adapted = cls.empty(run, backbone)
         load_weights(adapted.model, weights, str(path))
-        adapted.summary = run.summary
+        adapted.summary, adapted.choice = run.summary, run.choice
         return adapted
 
     @classmethod

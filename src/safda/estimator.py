@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,12 +16,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from safda.api import check_knobs, start
+from safda.api import check_knobs, start, warn_if_not_adapted, warn_of_scales
 from safda.classifier import Adapted, Predictions
 from safda.data import Domain
 from safda.data.array_files import first_fault, plain_texts
 from safda.data.arrays import shared_tensor
-from safda.errors import SafdaError
+from safda.errors import SafdaError, SafdaWarning
 from safda.io import read_json, write_json
 from safda.recipe import Recipe, load_recipe
 from safda.schema import ESTIMATOR
@@ -49,6 +50,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         n_features_in_: number of features.
         feature_names_in_: their names, where ``X`` had any.
         adapted_: the trained network behind it all.
+        choice_: where several recipes were tried, which was taken (``"chosen"``) and the evidence for each; else None.
 
     ``sample_domain`` and ``allow_source``, which skada hands to what predicts and scores, change nothing there: every
     sample gets its answer, whichever domain it is from.
@@ -123,12 +125,14 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
                 raise ValueError("give X_target or sample_domain, not both")
             rows, labels, target = _parted(rows, labels, np.asarray(sample_domain))
         elif X_target is not None:
-            target = validate_data(self, X_target, dtype=np.float32, ensure_all_finite=False, reset=False)
-            _require_finite(target, "X_target")
+            target = self._valid_target(X_target)
+        else:
+            warnings.warn("no X_target is given, nor sample_domain: there is nothing to adapt to", SafdaWarning, 2)
         check_classification_targets(labels)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"a classifier needs two or more classes, and y has one class: {self.classes_[0]!r}")
+            only = self.classes_.tolist()[0]
+            raise ValueError(f"a classifier needs two or more classes, and y has one class: {only!r}")
         names = tuple(str(label) for label in self.classes_)
         source = Domain("source", shared_tensor(rows), torch.from_numpy(numbers.astype(np.int64)), names)
         check_knobs(source, self.knobs or {})
@@ -136,7 +140,11 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         known = None if y_target is None else _known_labels(y_target, self.classes_, len(target))
         with TrainingView("adapting", recipe.all_steps, Console(stderr=True, quiet=not self.verbose)) as view:
             target_domain = Domain("target", shared_tensor(target))
+            warn_of_scales(source, target_domain)
             self.adapted_ = start(source, target_domain, recipe, callback=view, target_labels=known)
+        self.choice_ = self.adapted_.choice
+        if target is not rows:
+            warn_if_not_adapted(self.adapted_)
         return self
 
     def predict(self, X: ArrayLike, sample_domain: ArrayLike | None = None, allow_source: bool = True) -> NDArray[Any]:
@@ -195,7 +203,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         adapted = Adapted.load(path)
         content = read_json(Path(path) / "estimator.json", ESTIMATOR)
         classifier = cls(recipe=adapted.recipe)
-        classifier.adapted_ = adapted
+        classifier.adapted_, classifier.choice_ = adapted, adapted.choice
         try:
             classifier.classes_ = np.array(content["classes"], dtype=content["dtype"])
         except (ValueError, OverflowError) as error:
@@ -208,6 +216,17 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
         if content["feature_names"] is not None:
             classifier.feature_names_in_ = np.array(content["feature_names"], dtype=object)
         return classifier
+
+    def _valid_target(self, X_target: ArrayLike) -> NDArray[np.float32]:
+        """Return a target as scikit-learn checks an X, and call it by its own name in errors."""
+        try:
+            target: NDArray[np.float32] = validate_data(
+                self, X_target, dtype=np.float32, ensure_all_finite=False, reset=False
+            )
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"X_target: {error}") from None
+        _require_finite(target, "X_target")
+        return target
 
     def _recipe(self) -> Recipe:
         recipe = self.recipe if isinstance(self.recipe, Recipe) else load_recipe(self.recipe)
@@ -268,6 +287,8 @@ def _parted(
     """Split rows into source and target by skada's convention; without any target, the source stands for it."""
     if domain.shape != (len(X),):
         raise ValueError(f"sample_domain must be of shape ({len(X)},), not {domain.shape}")
+    if (domain == 0).any():
+        raise ValueError("sample_domain has zeros; a source's number is positive, and a target's is negative")
     target = domain < 0
     if target.all():
         raise ValueError("sample_domain marks every sample as target (negative); a source is needed")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from safda.data.domain import AnyDomain, Domain, ImageDomain
 from safda.data.length_probe import length_probe, loses_by_length
 from safda.data.pixels import HUGE
+from safda.data.sampler import evenly_spaced_rows
 from safda.data.statistics import RowStatistics, row_statistics
 from safda.errors import first_few, nearest
 
@@ -22,6 +23,7 @@ from safda.errors import first_few, nearest
 _LENGTH_FACTOR = 3.0  # healthy pairs stay within 1.6; other units, or a scaler that one domain went without, do not
 _COLUMN_FACTOR = 10.0  # of one column between the domains: adaptation is there for less than that
 _COLUMNS_APART = 0.5  # share of such columns: a forgotten scaler moves most, while MNIST to USPS has a quarter
+_MOST_COMPARED = 4096  # rows of each domain tell their scale
 _IDLE_COLUMNS = 0.05  # share of columns that one domain alone lacks: MNIST's empty border is half of that
 
 
@@ -147,6 +149,21 @@ def preflight(source: AnyDomain, target: AnyDomain, batch: int, unit_rows: bool 
         pairs = [f"{one} = {other}" for one, other in leaked]
         warnings.append(f"{len(leaked)} {_things(reports[0])} are in both domains: {first_few(pairs)}")
     return Preflight(*reports, leaked, warnings, same_shape, scales)
+
+
+def scale_warnings(source: Domain, target: Domain) -> list[str]:
+    """Return a line if features look as if one domain alone had gone through a scaler; judged by some of the rows.
+
+    >>> y, rows = torch.arange(20) % 2, torch.ones(20, 3)
+    >>> scale_warnings(Domain("here", rows, y, ("a", "b")), Domain("there", 100 * rows))
+    ["there: the mean length of a row is 173, the source's is 1.73; bring both domains to one scale"]
+    """
+    if len(source.inputs.shape) != 2 or source.inputs.shape[1:] != target.inputs.shape[1:]:
+        return []
+    some = [domain.take(evenly_spaced_rows(len(domain), _MOST_COMPARED)) for domain in (source, target)]
+    rows = [row_statistics(domain) for domain in some]
+    ours, theirs = (_features(*each) for each in zip(some, rows, strict=True))
+    return _scale_warnings(target.name, ours, theirs, _scales(*rows))
 
 
 def _report(domain: AnyDomain, rows: RowStatistics | None) -> DomainReport:

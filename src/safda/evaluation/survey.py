@@ -324,6 +324,8 @@ def evaluate_labels(path: str | Path, file: str | Path) -> dict[str, Any]:
     answers, labels = read_answers(run), read_labels(file)
     rows, truth = _labelled_rows(answers, labels, run.data["classes"])
     strata = _strata_of(labels, len(answers.ids))
+    is_own = _is_own(answers, labels)
+    _require_whole(labels, strata, answers, is_own)
     sizes, right = _by_stratum(strata, answers.predicted[rows] == truth)
     result: dict[str, Any] = {
         "labels": len(rows),
@@ -334,7 +336,7 @@ def evaluate_labels(path: str | Path, file: str | Path) -> dict[str, Any]:
     if answers.before is not None:
         _, before = _by_stratum(strata, answers.before[rows] == truth)
         gains = [one.astype(np.int64) - other for one, other in zip(right, before, strict=True)]
-        differs = [name == CHANGED or not _is_own(answers, labels) for name in strata]
+        differs = [name == CHANGED or not is_own for name in strata]
         result["source_only"] = estimate_share(sizes, before)
         result["difference"] = estimate_difference(_only(sizes, differs), _only(gains, differs), sum(sizes))
     result["label_free"] = _label_free(run.summary)
@@ -383,6 +385,21 @@ def _strata_of(labels: LabelList, samples: int) -> dict[str, tuple[int, NDArray[
                 f"{labels.name}: {many} of the stratum {name!r} ({size} samples) has a label; label some more"
             )
     return {name: (size, np.flatnonzero(np.array(names) == name)) for name, size in sizes.items()}
+
+
+def _require_whole(
+    labels: LabelList, strata: Mapping[str, tuple[int, NDArray[np.int64]]], answers: Answers, is_own: bool
+) -> None:
+    """Refuse a list of too few labels, and one of which a whole stratum is gone: it would speak of the rest alone."""
+    given, free = len(labels.given), int((~answers.learned).sum())
+    if given < min(LEAST, free):
+        raise SafdaError(f"{labels.name}: {given} labels say next to nothing; fill in {min(LEAST, free)} or more")
+    told = sum(size for size, _ in strata.values())
+    if is_own and "" not in strata and told != free:
+        raise SafdaError(
+            f"{labels.name}: its strata are of {told} samples, and there are {free}: lines of some stratum are gone; "
+            "put them back, without a label if need be"
+        )
 
 
 def _by_stratum(
