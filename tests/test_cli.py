@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import safda
 from safda.cli import main
 from safda.errors import SafdaError
 from safda.methods import METHODS
-from safda.view import TrainingView, methods_table
+from safda.view import LogLines, TrainingView, methods_table
 from tests.conftest import MDD_ALONE, SHORT, SOURCE_ONLY, TINY, blobs, flat_digits
 from tests.conftest import run_cli as run
 
@@ -292,10 +293,52 @@ def test_the_live_view_shows_progress_losses_eta_and_health():
         assert word in shown
 
 
-def test_the_view_is_silent_where_there_is_no_terminal():
+@pytest.mark.parametrize("quiet", [False, True])
+def test_where_there_is_no_terminal_a_line_is_told_now_and_then(capsys, monkeypatch, quiet):
     from rich.console import Console
 
-    console = Console(file=io.StringIO(), force_terminal=False)
-    with TrainingView("a → b", 10, console) as view:
-        view(3, {"loss": 1.5})
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    console = Console(file=io.StringIO(), force_terminal=False, quiet=quiet)
+    with TrainingView("a → b", 2000, console) as view:
+        for step in range(2000):
+            now = 0.05 * step
+            view(step + 1, {"loss": 1.5})
     assert console.file.getvalue() == ""
+    told = [f"safda: a → b, steps: {step} of 2,000" for step in ("601", "1,201", "1,801")]
+    assert capsys.readouterr().err.splitlines() == ([] if quiet else told)
+
+
+def test_a_grid_tells_how_far_it_is_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(LogLines, "EVERY", 0.01)
+    few = ["--rows", "source", "--seeds", "1", "--steps", "30", "--cpu"]
+    code, _, err = run(capsys, "bench", "digits", "-o", tmp_path / "lab", *few)
+    assert code == 0
+    assert "safda: digits, cells: 0 of 1" in err.splitlines()
+
+
+def test_contradictions_are_told(tmp_path, capsys):
+    both = ["digits-rendered", "digits-handwritten", "-o", tmp_path / "run"]
+    for words, error in (
+        (["fit", *both, "--no-choice", "--candidates", "3"], "not allowed with argument --no-choice"),
+        (["fit", *both, "--methods", "dann", "--adversary", "cdan"], "leave --adversary and --no-saf out"),
+        (["tune", *both, "--candidates", "3"], "tune compares single recipes; leave --candidates out"),
+    ):
+        code, _, err = run(capsys, *words)
+        assert code in (1, 2)
+        assert error in err
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_table_of_numbers_is_told_from_a_list_of_pictures_before_any_weights_are_sought(tmp_path, capsys):
+    (tmp_path / "s.csv").write_text("a,b,label\n1,2,x\n")
+    code, _, err = run(capsys, "fit", tmp_path / "s.csv", tmp_path / "s.csv", "-o", tmp_path / "run")
+    assert code == 1
+    assert "has no column 'path'" in err
+    assert "numbers go into an .npz file" in err
+
+
+def test_a_line_for_a_person_stands_beside_what_is_for_machines(files, tmp_path, capsys):
+    code, out, err = run(capsys, "fit", *files, "-o", tmp_path / "run", *tiny())
+    assert code == 0
+    assert f"safda: {json.loads(out)['summary']['words']}" in err.splitlines()

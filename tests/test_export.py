@@ -235,10 +235,17 @@ class Refused:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("torch", "torchvision", "timm", "accelerate"):
             raise ImportError(f"{name} is imported")
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
 sys.meta_path.insert(0, Refused())
 from safda.cli import main
 for words in (sys.argv[1:4], sys.argv[4:7]):
     assert main(["predict", *words[:2], "-o", words[2]]) == 0
+sys.meta_path.insert(0, Lacking())
+for command in ("fit", "doctor", "evaluate"):
+    assert main([command, *sys.argv[1:3], "-o", "x"][: 4 if command == "fit" else 3]) in (1, 2)
 try:
     import torch
 except ImportError:
@@ -251,7 +258,8 @@ def test_predictions_need_no_torch(arrays, pictures, tmp_path):
     adapted, images, picture_file, _ = pictures
     words = [file, target, tmp_path / "arrays.csv", picture_file, images, tmp_path / "pictures.csv"]
     ended = subprocess.run([sys.executable, "-c", _WITHOUT_TORCH, *map(str, words)], capture_output=True, text=True)
-    assert ended.stderr == ""
+    told = "torch is not installed here; without it, only 'safda predict FILE.onnx DATA' works"
+    assert ended.stderr.splitlines() == [f"safda: error: {told}"] * 3
     assert ended.returncode == 0
     assert ended.stdout.endswith("no torch\n")
     for model, data, name in ((safda.Adapted.load(run), target, "arrays"), (adapted, images, "pictures")):

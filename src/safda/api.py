@@ -62,7 +62,7 @@ def fit(
     *,
     out: str | Path | None = None,
     recipe: Recipe | str | Path | None = None,
-    methods: Sequence[str | Method] | None = None,
+    methods: Sequence[str | Method] | str | None = None,
     callback: StepCallback | None = None,
     cpu: bool = False,
     trackers: tuple[str, ...] = (),
@@ -107,6 +107,7 @@ def fit(
     """
     if not isinstance(recipe, Recipe):
         recipe = default_recipe(source) if recipe is None else load_recipe(recipe)
+    methods = methods.split(",") if isinstance(methods, str) else methods
     given = {each.name: each for each in methods or () if isinstance(each, Method)}
     if methods is not None:
         recipe = recipe.override({"methods": [each if isinstance(each, str) else each.name for each in methods]})

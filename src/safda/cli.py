@@ -49,6 +49,7 @@ _FLAGS = {
     "--frozen": ("network.frozen", "true", "no backbone training"),
     "--fine-tune": ("fine_tune.enabled", "true", "adapt with a frozen backbone, then train all of the network"),
 }
+_GO_ON = ("bench", "demo", "tune")  # commands of many runs, which find what is there
 _SHORT = {
     "network.backbone": ["--backbone"],
     "network.weights": ["--weights"],
@@ -58,9 +59,22 @@ _SHORT = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 done, 1 an error in one line, 2 usage, 128+n stopped by signal n."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
     sys.stdout, sys.stderr = (stream or io.StringIO() for stream in (sys.stdout, sys.stderr))  # closed ones are None
     _escape_what_cannot_be_shown()
+    try:
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
+    except ModuleNotFoundError as error:
+        if not _lacks_torch(error):
+            raise
+        _tell("error: torch is not installed here; without it, only 'safda predict FILE.onnx DATA' works")
+        return 1
+
+
+def _lacks_torch(error: Exception) -> bool:
+    return isinstance(error, ModuleNotFoundError) and error.name == "torch"
+
+
+def _run(arguments: list[str]) -> int:
     parser = _parser(next((word for word in arguments if word in _COMMANDS), None))
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -79,7 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except Interrupted as stopped:
         if _is_first_process():
-            goes_on = f", all saved; go on with: safda resume {stopped.run}" if stopped.run else ""
+            again = (
+                "the same command goes on" if options.command in _GO_ON else f"go on with: safda resume {stopped.run}"
+            )
+            goes_on = f", all saved; {again}" if stopped.run else ""
             _tell(f"stopped by {stopped.signal.name} after step {stopped.step}{goes_on}")
         return 128 + int(stopped.signal)
     except KeyboardInterrupt:
@@ -96,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell(f"error: {where}: cannot be read or written: {error.strerror or error}")
         return 1
     except Exception as error:
-        if options.traceback:
+        if options.traceback or _lacks_torch(error):
             raise
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         _tell(f"unexpected error: {what}; --traceback shows where it came from")
@@ -400,6 +417,8 @@ def _tune(options: argparse.Namespace) -> int:
 
     best = options.out / "best.toml"
     refuse_overwriting(best, [options.recipe or ""])
+    if _overrides(options).get("choice.candidates"):
+        raise SafdaError("tune compares single recipes; leave --candidates out")
     recipe = _chosen_recipe(options).single()
     source, target = _both_domains(options, recipe)
     check_knobs(source, _overrides(options))
@@ -449,6 +468,8 @@ def _report_result(run: Path) -> int:
     report = {"report": str(page)} if page.is_file() else {}
     if sys.stdout.isatty():
         _console().print(summary_table(summary))
+    else:
+        _tell(summary["words"])
     _print_result(
         {"run": str(run), **(folder.metrics() or [{}])[-1], "summary": summary, **report},  # a saved model has none
         summary["words"],
@@ -680,7 +701,7 @@ def _add_report(report: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="a .html file (default: report.html in RUN; of several runs, here)",
+        help="a .html file (default: report.html, with --labels report-oracle.html, in RUN; of several runs, here)",
     )
     report.add_argument(
         "--labels", metavar="LABELLED", help=f"compare with labels, for numbers that are an oracle's: {_DOMAIN}"
@@ -806,11 +827,12 @@ def _add_knobs(command: argparse.ArgumentParser, only: str | None = None) -> Non
             continue
         if section not in groups:
             groups[section] = command.add_argument_group(f"recipe: {section}" if section else "recipe")
-            for flag, (knob_path, value, help_) in _FLAGS.items():
-                if knob_path.startswith(f"{section}."):
-                    groups[section].add_argument(flag, dest=knob_path, action="store_const", const=value, help=help_)
+        either = groups[section].add_mutually_exclusive_group()  # a knob, or the flag that turns it
+        for flag, (knob_path, value, help_) in _FLAGS.items():
+            if knob_path == path:
+                either.add_argument(flag, dest=knob_path, action="store_const", const=value, help=help_)
         choices = f" ({', '.join(knob.choices)})" if knob.choices else ""
-        groups[section].add_argument(
+        either.add_argument(
             *_SHORT.get(path, ()),
             f"--{path.replace('_', '-')}",
             dest=path,
@@ -833,6 +855,8 @@ def _turned(recipe: Recipe, options: argparse.Namespace) -> Recipe:
     """Return a recipe with what was chosen on the command line: first the methods, then any knobs."""
     adversary, saf = getattr(options, "adversary", None), getattr(options, "saf", None)
     if getattr(options, "methods", None) is not None:
+        if adversary is not None or saf is not None:
+            raise SafdaError("--methods names all that take part: leave --adversary and --no-saf out")
         recipe = recipe.override({"methods": options.methods}, "command line")
     if adversary is not None or saf is not None:
         recipe = recipe.with_adversary(adversary, saf)

@@ -201,6 +201,8 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
     def load(cls, path: str | Path) -> SAFClassifier:
         """Read what :meth:`save` wrote; no code is run from it."""
         adapted = Adapted.load(path)
+        if not (Path(path) / "estimator.json").is_file():
+            raise SafdaError(f"{path}: is no saved SAFClassifier; safda.Adapted.load reads the folder of a run")
         content = read_json(Path(path) / "estimator.json", ESTIMATOR)
         classifier = cls(recipe=adapted.recipe)
         classifier.adapted_, classifier.choice_ = adapted, adapted.choice

@@ -84,6 +84,16 @@ def read_json(path: Path, form: Any) -> dict[str, Any]:
     return values
 
 
+def csv_delimiter(text: str) -> str:
+    """Return what parts the columns of a table: where a comma is for decimals, spreadsheets write semicolons.
+
+    >>> csv_delimiter("id;label"), csv_delimiter("id,label"), csv_delimiter("id")
+    (';', ',', ',')
+    """
+    first = text.partition("\n")[0]
+    return ";" if ";" in first and "," not in first else ","
+
+
 def read_csv(path: Path, hint: str) -> dict[str, list[str]]:
     """Read a table whose first line names its columns: name → cells, as texts.
 
@@ -92,7 +102,8 @@ def read_csv(path: Path, hint: str) -> dict[str, list[str]]:
         hint: what to say of one that is empty: which columns there should be.
     """
     with reading(path, ".csv file"):
-        rows = list(csv.reader(io.StringIO(read_text(path).removeprefix("\ufeff"), newline="")))
+        text = read_text(path).removeprefix("\ufeff")
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=csv_delimiter(text)))
     if not any(rows):
         raise SafdaError(f"{path}: is empty; {hint}")
     for number, row in enumerate(rows, 1):

@@ -396,7 +396,8 @@ def _method_names(value: Any, where: str) -> tuple[str, ...]:
     names = _names(value, "methods", where)
     for name in names:
         if name not in METHODS:
-            raise SafdaError(f"{where}: methods: {name!r} is unknown{nearest(name, METHODS)}")
+            own = "; one of your own must be imported first, or be an entry point (see CONTRIBUTING)"
+            raise SafdaError(f"{where}: methods: {name!r} is unknown{nearest(name, METHODS)}{own}")
         if names.count(name) > 1:
             raise SafdaError(f"{where}: methods: {name!r} is named twice")
         for other, why in METHODS[name].excludes.items():

@@ -204,7 +204,8 @@ def suggest(trial: optuna.Trial, recipe: Recipe) -> Recipe:
 
     drawn = {}
     for place, (path, knob, _) in enumerate(walk(recipe)):
-        if knob.search is not None:
+        idle = path.startswith("fine_tune.") and not recipe.fine_tune.enabled
+        if knob.search is not None and not idle:
             low, high, scale = knob.search
             seed = mixed_seed(recipe.seed, trial.number, place) % 2**32
             trial.study.sampler = optuna.samplers.TPESampler(seed=seed)

@@ -1,7 +1,9 @@
-"""What a person sees while training runs: a live view in a terminal, silence anywhere else."""
+"""What a person sees while training runs: a live view in a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -19,6 +21,22 @@ from safda.text import printable
 def plain(text: object) -> Text:
     """Return a text that others wrote for rich to print as it is: no brackets are read, no control character obeyed."""
     return Text(printable(text))
+
+
+class LogLines:
+    """Lines on standard error that tell how far something is, where no terminal can show it: one every half minute."""
+
+    EVERY = 30.0  #: seconds
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet, self._last = quiet, time.monotonic()
+
+    def tell(self, what: str, done: float, of: float) -> None:
+        """Say how far it is, if it was not said a short while ago."""
+        if not self._quiet and time.monotonic() - self._last >= self.EVERY:
+            self._last = time.monotonic()
+            with suppress(OSError):
+                print(f"safda: {printable(what)}: {done:,.0f} of {of:,.0f}", file=sys.stderr, flush=True)
 
 
 class TrainingView:
@@ -45,6 +63,8 @@ class TrainingView:
         self._stage = ""
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=8, transient=True)
         self._is_terminal = console.is_terminal
+        self._lines = LogLines(quiet=console.is_terminal or console.quiet)
+        self._title, self._steps = title, steps
 
     def __enter__(self) -> TrainingView:
         if self._is_terminal:
@@ -64,6 +84,7 @@ class TrainingView:
             self._first = step
             self._progress.reset(self._task, completed=step - 1)
         self._progress.update(self._task, completed=step)
+        self._lines.tell(f"{self._title}, steps", step, self._steps)
         if metrics is not None:
             self._metrics = metrics
 
@@ -73,6 +94,7 @@ class TrainingView:
             self._stage = what
             self._progress.reset(self._stage_task, description=printable(what))
         self._progress.update(self._stage_task, completed=done, total=of, visible=done < of)
+        self._lines.tell(what, done, of)
 
     def _render(self) -> Group:
         return Group(self._progress, metrics_table(self._metrics))
@@ -90,11 +112,16 @@ class ProgressView:
         self._progress = Progress(*columns, console=console, transient=True)
         self._is_terminal = console.is_terminal  # elsewhere some versions of rich would leave an empty line
         self._task = self._progress.add_task(printable(title), total=None, visible=False)
+        self._lines, self._title = LogLines(quiet=console.is_terminal or console.quiet), title
 
     def __enter__(self) -> Callable[[int, int], None]:
         if self._is_terminal:
             self._progress.start()
-        return lambda done, of: self._progress.update(self._task, completed=done, total=of, visible=True)
+        return self._tell
+
+    def _tell(self, done: int, of: int) -> None:
+        self._progress.update(self._task, completed=done, total=of, visible=True)
+        self._lines.tell(self._title, done, of)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

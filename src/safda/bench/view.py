@@ -1,7 +1,8 @@
-"""What a person sees while a grid runs: the table filling in, and the time left. Silence where there is no terminal."""
+"""What a person sees while a grid runs: the table filling in, and the time left; in a log, a line now and then."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,7 +14,7 @@ from rich.table import Table
 from safda.bench.lab import Cell, Lab
 from safda.bench.results import Stat, stat
 from safda.training.checkpoint import RunFolder
-from safda.view import plain
+from safda.view import LogLines, plain
 
 
 class GridView:
@@ -42,10 +43,29 @@ class GridView:
     def live(self, console: Console) -> Iterator[None]:
         """Show the table while something runs."""
         if not console.is_terminal:
-            yield
+            with self._logged():
+                yield
             return
         with Live(get_renderable=self.render, console=console, refresh_per_second=1, transient=True):
             yield
+
+    @contextmanager
+    def _logged(self) -> Iterator[None]:
+        """Tell now and then how many cells there are; by a thread, since cells may be made elsewhere."""
+        ended, lines = threading.Event(), LogLines()
+
+        def watch() -> None:
+            while not ended.wait(LogLines.EVERY):
+                self._refresh()
+                lines.tell(f"{self._lab.benchmark.name}, cells", len(self._accuracy), len(self._cells))
+
+        watching = threading.Thread(target=watch, name="safda-log", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watching.join()
 
     def render(self) -> Group:
         """Look at the store and draw."""

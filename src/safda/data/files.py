@@ -123,6 +123,10 @@ def is_image_data(what: Any) -> bool:
     """Return whether something that is there names pictures, without opening any of them."""
     if not isinstance(what, (str, Path)) or not os.path.exists(what):
         return False
+    if Path(what).suffix == ".csv":
+        from safda.data.layouts import find_images
+
+        find_images(Path(what))  # says at once where it is no list of pictures
     return os.path.isdir(what) or Path(what).suffix not in ARRAYS
 
 

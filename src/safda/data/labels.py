@@ -18,7 +18,7 @@ import torch
 from safda.data.domain import AnyDomain
 from safda.data.layouts import PATH_COLUMNS
 from safda.errors import SafdaError, SafdaWarning, nearest
-from safda.io import read_csv
+from safda.io import csv_delimiter, read_csv
 from safda.text import csv_cell
 
 OTHER = "(other)"  #: what a person says of a sample that is of none of the classes
@@ -53,7 +53,8 @@ def is_label_list(what: Any) -> bool:
     if not isinstance(what, (str, Path)) or Path(what).suffix != ".csv" or not os.path.isfile(what):
         return False
     with open(what, encoding="utf-8-sig", errors="replace") as file:
-        names = [name.strip().strip('"') for name in file.readline(4096).split(",")]
+        first = file.readline(4096)
+    names = [name.strip().strip('"') for name in first.split(csv_delimiter(first))]
     return "id" in names and not set(PATH_COLUMNS) & set(names)
 
 

@@ -282,7 +282,10 @@ class Manifest(Layout):
         columns = _parquet_columns(path) if path.suffix == ".parquet" else read_csv(path, _COLUMNS)
         of_paths = next((name for name in PATH_COLUMNS if name in columns), None)
         if of_paths is None:
-            raise SafdaError(f"{path}: has no column 'path'{nearest('path', columns)}")
+            raise SafdaError(
+                f"{path}: has no column 'path'{nearest('path', columns)}: a {path.suffix} file is a list of pictures; "
+                "numbers go into an .npz file, as 'features' and 'labels'"
+            )
         of_labels = next((name for name in _LABEL_COLUMNS if name in columns), None)
         paths = [_text(path, value) for value in columns[of_paths]]
         labels = [_text(path, value) for value in columns[of_labels]] if of_labels else [None] * len(paths)

@@ -335,8 +335,8 @@ def _unlike(summary: Mapping[str, Any]) -> Iterable[Finding]:
     if unlike and unlike["share"] > _UNLIKE:
         yield Finding(
             "samples that look like no class of the source",
-            f"{unlike['share']:.0%} of the target lies where 1% of the source does, and gets no sure answer; such as "
-            f"{_some(unlike['samples'])}",
+            f"{unlike['share']:.0%} of the target lies where 1% of the source does, and is answered less surely than "
+            f"most of it; such as {_some(unlike['samples'])}",
             "look at these: they may be of classes that the source lacks; more often known ones look different",
             NOTE,
         )

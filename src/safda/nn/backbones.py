@@ -148,7 +148,7 @@ def make_backbone(network: NetworkKnobs, sample: Tensor, given: nn.Module | None
     else:
         backbone = _timm_backbone(network, sample)
     if network.weights:
-        load_backbone(backbone, Path(network.weights), _head_of(backbone))
+        load_backbone(backbone, Path(network.weights), _head_of(backbone), network.backbone)
     if sample.dtype == torch.uint8:
         backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if sample.dtype == torch.uint8 or network.frozen:

@@ -39,13 +39,14 @@ def not_finite(weights: Mapping[str, Tensor]) -> list[str]:
     return [name for name, value in weights.items() if not torch.isfinite(value).all()]
 
 
-def load_backbone(network: nn.Module, path: Path, head: tuple[str, ...]) -> None:
+def load_backbone(network: nn.Module, path: Path, head: tuple[str, ...], name: str) -> None:
     """Fill a backbone from a file that must fit it exactly, but for a classifier that the backbone has not.
 
     Args:
         network: the backbone.
         path: a safetensors file.
         head: names of the classifier's modules, whose weights the file may hold.
+        name: what the backbone is called.
     """
     if not path.is_file():
         raise SafdaError(f"network.weights = '{path}': no such file")
@@ -58,7 +59,10 @@ def load_backbone(network: nn.Module, path: Path, head: tuple[str, ...]) -> None
     }
     if any(wrong.values()):
         details = "; ".join(f"{what} {first_few(names, count=True)}" for what, names in wrong.items() if names)
-        raise SafdaError(f"{path}: does not fit the backbone's {len(own)} weights: {details}")
+        raise SafdaError(
+            f"{path}: does not fit the {len(own)} weights of {name!r}: {details}; "
+            "name the file's own network: --backbone"
+        )
     network.load_state_dict(kept)
 
 

@@ -17,6 +17,7 @@ from safda.report.paper import write_figures
 from safda.training.checkpoint import RunFolder
 
 REPORT = "report.html"  #: in the run folder
+ORACLE_REPORT = "report-oracle.html"  #: beside it, where labels were looked at: the one without stays
 
 
 def write_report(
@@ -31,7 +32,8 @@ def write_report(
 
     Args:
         runs: folders of runs that have ended.
-        out: the file; by default ``report.html`` in the run's folder or, of several runs, here.
+        out: the file; by default ``report.html`` in the run's folder or, of several runs, here; with labels
+            ``report-oracle.html``.
         labels: a labelled domain to compare predictions with. Numbers from it are an oracle's, and are called so.
         figures: files for figures too, ``.pdf`` or ``.png``.
         progress: called with (done, total) as it goes on: t-SNE takes some seconds a run.
@@ -53,7 +55,8 @@ def write_report(
     folders = [RunFolder.open(path) for path in runs]
     if not folders:
         raise SafdaError("a report needs a run: name its folder")
-    path = Path(out) if out is not None else folders[0].path / REPORT if len(folders) == 1 else Path(REPORT)
+    name = REPORT if labels is None else ORACLE_REPORT
+    path = Path(out) if out is not None else folders[0].path / name if len(folders) == 1 else Path(name)
     require_writable(path, [".html", ".htm"])
     for figure in figures:
         require_writable(Path(figure), [".pdf", ".png"])
