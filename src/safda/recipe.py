@@ -82,7 +82,7 @@ class ChoiceKnobs:
 
     candidates: int = knob(
         0,
-        "how many recipes are tried beside source only; 0: this one, and no choice",
+        "among how many recipes one is chosen, beside source only; 0: this one, and no choice",
         low=0,
         high=len(CANDIDATES),
     )
