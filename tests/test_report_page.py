@@ -25,7 +25,8 @@ from safda.evaluation.oracle import calibration_error
 from safda.report import charts, projection, sections, thumbnails
 from safda.report.compare import accuracy_difference, compare, mean_difference
 from safda.report.data import collect, joined_metrics, read_predictions
-from safda.report.html import json_in_html, render
+from safda.report.html import render
+from safda.report.page import json_in_html
 from safda.report.write import write_report
 from safda.text import printable
 from safda.training.checkpoint import RunFolder

@@ -25,6 +25,7 @@ from scipy.sparse import csr_array
 
 from safda.classifier import Predictions
 from safda.evaluation.scores import Outputs, information
+from safda.evaluation.scores.agreement import GRAPH
 from safda.methods.propagation import LabelPropagation
 
 SOURCE_ONLY = "source-only"  #: what a choice calls the classifier that did not adapt
@@ -32,7 +33,6 @@ SOURCE_ONLY = "source-only"  #: what a choice calls the classifier that did not 
 # How sure a classifier is depends on its recipe, and source only agrees with itself: neither may count for much.
 _COUNTS = {"source_labels": 1.0, "neighbours": 0.5, "information": 0.25, "agreement": 0.3}
 _DEVIATIONS = 2.0  # of :func:`chance`: by so many must a score be above source only's
-_ALPHA = 0.9  # how far the source's labels spread
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def choose(
     'adapted'
     """
     answers = {name: each.logits.argmax(1) for name, each in predictions.items()}
-    spread = [graph.source_labels(_ALPHA).argmax(1).numpy() for graph in graphs]
+    spread = [graph.source_labels(GRAPH.alpha).argmax(1).numpy() for graph in graphs]
     evidence: dict[str, dict[str, float]] = {}
     alone: dict[str, float] = {}
     for name, each in predictions.items():

@@ -7,13 +7,10 @@ second wall, the page's own policy lets no script run but the one that belongs t
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import metadata, resources
+from importlib import metadata
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,6 +19,7 @@ from markupsafe import Markup, escape
 from safda.data import Domain
 from safda.report import charts, sections
 from safda.report.data import RunReport
+from safda.report.page import asset, digest, json_in_html
 from safda.report.tables import table
 from safda.report.thumbnails import ContactSheet, contact_sheet
 from safda.text import printable
@@ -49,7 +47,7 @@ def render(runs: Sequence[RunReport]) -> str:
     sheets = contact_sheets(runs)
     shown = [_run_context(number, name, run, sheets) for number, (name, run) in enumerate(named.items())]
     several = len(runs) > 1
-    script, frame = _asset("report.js"), _frame()
+    script, frame = asset("report.js"), _frame()
     context: dict[str, Any] = {
         "version": metadata.version("safda"),
         "title": " and ".join(dict.fromkeys(run.title for run in runs)),
@@ -61,9 +59,9 @@ def render(runs: Sequence[RunReport]) -> str:
         "labelled": next((run.oracle.name for run in runs if run.oracle), ""),
         "curves": [_with_tables(group) for group in sections.curves(named)],
         "curves_text": sections.curves_text(runs),
-        "style": Markup(_asset("report.css")),
+        "style": Markup(asset("report.css")),
         "script": Markup(script),
-        "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "script_digest": digest(script),
         "sheets": [
             {"uri": Markup(sheet.uri), "columns": sheet.columns, "lines": sheet.lines} for sheet in sheets.values()
         ],
@@ -93,18 +91,6 @@ def run_names(runs: Sequence[RunReport]) -> list[str]:
     ]
 
 
-def json_in_html(value: Any) -> Markup:
-    """Return JSON for a script element: nothing in it ends that element, begins a comment or breaks a line.
-
-    >>> print(json_in_html(["</script><!--", "a & b", chr(0x2028)]))
-    ["\\u003c/script\\u003e\\u003c!--","a \\u0026 b","\\u2028"]
-    """
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)  # ASCII, so line ends of any kind are escaped
-    for mark in "<>&":
-        text = text.replace(mark, f"\\u{ord(mark):04x}")
-    return Markup(text)
-
-
 @cache
 def _environment() -> Environment:
     return Environment(
@@ -114,10 +100,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     )
-
-
-def _asset(name: str) -> str:
-    return resources.files("safda.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _frame() -> dict[str, int]:

@@ -11,12 +11,12 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -26,6 +26,8 @@ from safda.data.labels import OTHER
 from safda.data.loader import ProgressCallback
 from safda.data.pixels import Transform
 from safda.io import disk_errors, write_text
+from safda.report.page import asset, digest, json_in_html
+from safda.report.thumbnails import pixels_of
 from safda.text import csv_cell, printable
 
 _SIDE = 256  # pixels of a picture's short side
@@ -81,26 +83,12 @@ def label_page(
         "classes": [{"name": printable(name), "value": csv_cell(name)} for name in classes],
         "samples": samples,
     }
-    page, style, script = (_asset(f"label.{kind}") for kind in ("html", "css", "js"))
-    policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
-    parts = {"policy": policy, "style": style, "script": script, "data": _within_html(data)}
+    page, style, script = (asset(f"label.{kind}") for kind in ("html", "css", "js"))
+    policy = f"default-src 'none'; img-src data:; style-src '{digest(style)}'; script-src '{digest(script)}'"
+    parts = {"policy": policy, "style": style, "script": script, "data": str(json_in_html(data))}
     head, *pieces = page.split("@")
     marks, rest = pieces[::2], pieces[1::2]
     return head + "".join(parts[mark] + text for mark, text in zip(marks, rest, strict=True))
-
-
-def _asset(name: str) -> str:
-    return resources.files("safda.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _digest(content: str) -> str:
-    """Return what a policy allows an inline script or style by."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-
-def _within_html(data: Any) -> str:
-    """Return JSON in which nothing can end the element that it stands in."""
-    return json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _key(ids: Sequence[str], classes: Sequence[str]) -> str:
@@ -133,29 +121,21 @@ def _previews(target: AnyDomain, rows: Sequence[int]) -> Iterator[dict[str, Any]
     for row in rows:
         if isinstance(target, ImageDomain):
             pixels = decode(target.inputs.paths[row], Transform(_SIDE, crop=1.0))
-            yield {"picture": _data_uri(pixels.permute(1, 2, 0), "JPEG")}
+            yield {"picture": _data_uri(pixels_of(pixels), "JPEG")}
         else:
             yield _of_numbers(target, target.batch(torch.tensor([row]))[0])
 
 
 def _of_numbers(target: Domain, sample: Tensor) -> dict[str, Any]:
     if sample.ndim == 3:
-        return {"picture": _data_uri(_as_pixels(sample), "PNG"), "pixels": True}
+        return {"picture": _data_uri(pixels_of(sample), "PNG"), "pixels": True}
     values = [round(value, 6) for value in sample.flatten()[:_MOST_VALUES].tolist()]
     first = ", ".join(f"{value:.4g}" for value in values[:_MOST_TOLD])
     reach = f"{sample.numel()} numbers from {float(sample.min()):.4g} to {float(sample.max()):.4g}"
     return {"values": values, "told": f"{reach}; the first ones are {first}"}
 
 
-def _as_pixels(sample: Tensor) -> Tensor:
-    """Bring a c×h×w sample to bytes, dark to light over what it reaches."""
-    values = sample.float().permute(1, 2, 0)
-    span = float(values.max() - values.min()) or 1.0
-    return ((values - values.min()) / span * 255).round().to(torch.uint8)
-
-
-def _data_uri(pixels: Tensor, kind: str) -> str:
+def _data_uri(pixels: NDArray[np.uint8], kind: str) -> str:
     content = io.BytesIO()
-    array = np.ascontiguousarray(pixels.numpy())
-    Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array).save(content, kind, quality=_QUALITY)
+    Image.fromarray(pixels).save(content, kind, quality=_QUALITY)
     return f"data:image/{kind.lower()};base64,{base64.b64encode(content.getvalue()).decode()}"

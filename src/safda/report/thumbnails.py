@@ -57,7 +57,7 @@ def contact_sheet(domain: Domain, rows: Iterable[int], tile: int) -> ContactShee
     place = 0
     for batch in evaluation_batches(domain.take(torch.tensor(wanted))):
         for picture in batch:
-            small = Image.fromarray(_pixels(picture)).resize((tile, tile), Image.Resampling.BICUBIC, reducing_gap=2.0)
+            small = Image.fromarray(pixels_of(picture)).resize((tile, tile), Image.Resampling.BICUBIC, reducing_gap=2.0)
             sheet.paste(small, (place % columns * tile, place // columns * tile))
             place += 1
     content = io.BytesIO()
@@ -66,7 +66,7 @@ def contact_sheet(domain: Domain, rows: Iterable[int], tile: int) -> ContactShee
     return ContactSheet(uri, columns, lines, {row: k for k, row in enumerate(wanted)})
 
 
-def _pixels(picture: Tensor) -> NDArray[np.uint8]:
+def pixels_of(picture: Tensor) -> NDArray[np.uint8]:
     """Return h×w×3 pixels; numbers that are no bytes reach from their least to their largest."""
     values = picture.float().expand(3, -1, -1).permute(1, 2, 0).numpy()
     if picture.dtype != torch.uint8:

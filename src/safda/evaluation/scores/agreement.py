@@ -6,9 +6,10 @@ import numpy as np
 
 from safda.evaluation.scores.outputs import Outputs, score
 from safda.methods.propagation import PropagationKnobs, propagation_graph
+from safda.recipe import preset
 
 #: The graph of the default recipe, so that one that a run has made serves again.
-GRAPH = PropagationKnobs(neighbours=0.2)
+GRAPH: PropagationKnobs = preset("default")["pseudo_labels"].propagation
 
 
 @score("graph_agreement", paper="label spreading: Zhou et al., NIPS 2003; the score is ours", cost="graph")
