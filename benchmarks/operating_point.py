@@ -148,10 +148,15 @@ def means(lines: Sequence[Line], reading: str) -> dict[str, dict[int, float]]:
     return {**found, "mean": {steps: statistics.fmean(found[task][steps] for task in TASKS) for steps in complete}}
 
 
+def _there(lines: Sequence[Line]) -> dict[str, Reading]:
+    names = {line["reading"] for line in lines}
+    return {name: reading for name, reading in READINGS.items() if name in names}
+
+
 def table(lines: Sequence[Line]) -> str:
     """Write the curves as Markdown."""
     rows = [f"| λ_D | task | {' | '.join(f'{steps:,}' for steps in STEPS)} |", "|---|---" + "|---:" * len(STEPS) + "|"]
-    for name, reading in READINGS.items():
+    for name, reading in _there(lines).items():
         for task, values in means(lines, name).items():
             cells = [f"{values[steps]:.1f}" if steps in values else "–" for steps in STEPS]
             rows.append(f"| {reading.title} | {task} | {' | '.join(cells)} |")
@@ -164,7 +169,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axis = figure.subplots()
-    for name, reading in READINGS.items():
+    for name, reading in _there(lines).items():
         values = means(lines, name)["mean"]
         axis.plot(list(values), list(values.values()), "o-", label=reading.title)
     axis.set(xlabel="steps", ylabel=f"accuracy (%), mean of {', '.join(TASKS)}", title="MDD")
