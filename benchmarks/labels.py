@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 import safda
 from safda.data import load_domain
-from safda.evaluation.survey import Answers, draw, estimate_share, label_list, read_answers
+from safda.evaluation.answers import Answers, read_answers
+from safda.evaluation.survey import draw, estimate_share, label_list
 from safda.training.checkpoint import RunFolder
 
 TASKS = (
@@ -87,9 +88,9 @@ def accuracy(predicted: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
 
 def design_errors(answers: Answers, truth: NDArray[np.int64], n: int) -> tuple[float, ...]:
     """Return standard errors in points: of the accuracy and the gain, in a simple random sample and in ours."""
-    assert answers.before is not None
+    assert answers.source_only is not None
     right = (answers.predicted == truth).astype(np.float64)
-    gain = right - (answers.before == truth)
+    gain = right - (answers.source_only == truth)
     everyone = draw(answers.confidence, answers.changed, len(truth))
     names = np.empty(len(truth), dtype=object)
     names[everyone.rows] = everyone.strata

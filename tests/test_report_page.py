@@ -21,10 +21,11 @@ from sklearn.manifold import trustworthiness
 import safda
 from safda.data import Domain, load_domain
 from safda.errors import SafdaError, SafdaWarning
+from safda.evaluation.answers import read_answers
 from safda.evaluation.oracle import calibration_error
 from safda.report import charts, projection, sections, thumbnails
 from safda.report.compare import accuracy_difference, compare, mean_difference
-from safda.report.data import collect, joined_metrics, read_predictions
+from safda.report.data import collect, joined_metrics
 from safda.report.html import render
 from safda.report.page import json_in_html
 from safda.report.write import write_report
@@ -97,7 +98,7 @@ def test_what_is_said_of_each_sample_is_what_the_classifier_says(runs, collected
     samples = collected[0].samples
     assert samples.predicted.tolist() == predictions.logits.argmax(1).tolist()
     np.testing.assert_allclose(samples.confidence, predictions.confidence, rtol=1e-6)
-    assert samples.ids == predictions.ids
+    assert tuple(samples.ids) == predictions.ids
     shares = np.bincount(samples.source_only, minlength=3) / 60
     said = [each["source_only"] for each in collected[0].summary["classes"].values()]
     np.testing.assert_allclose(shares, said, atol=1e-4)
@@ -113,7 +114,7 @@ def test_a_damaged_table_of_predictions_is_told_and_left_out(runs, tmp_path, dam
     try:
         path.write_text(damage(good))
         with pytest.raises(SafdaError, match=r"predictions.csv"):
-            read_predictions(RunFolder.open(runs / "run1"))
+            read_answers(RunFolder.open(runs / "run1"))
         page = Page(write_report([runs / "run1"], tmp_path / "r.html").read_text())
     finally:
         path.write_text(good)

@@ -335,7 +335,7 @@ def _label(options: argparse.Namespace) -> int:
 
 def _write_label_page(options: argparse.Namespace, columns: dict[str, list[Any]]) -> None:
     from safda.data.labels import sample_rows
-    from safda.evaluation.survey import read_answers
+    from safda.evaluation.answers import read_answers
     from safda.report.label_page import previews_of, write_label_page
     from safda.training.checkpoint import RunFolder
 

@@ -20,7 +20,7 @@ from scipy import stats
 
 from safda.data.labels import LabelList, class_numbers, read_labels, sample_rows
 from safda.errors import SafdaError, SafdaWarning
-from safda.io import read_csv
+from safda.evaluation.answers import Answers, read_answers
 from safda.text import csv_cell
 from safda.training.checkpoint import RunFolder
 
@@ -217,63 +217,6 @@ def _variance(
 # -------------------------------------------------------------------------------------------------------- the run
 
 
-@dataclass(frozen=True)
-class Answers:
-    """What a run said of its target, as its ``predictions.csv`` has it.
-
-    Attributes:
-        columns: id, class, confidence and, where there is one to compare with, source_only, as texts.
-        confidence: how sure the classifier is of each sample.
-        predicted: class numbers.
-        before: class numbers of source only, or None.
-        learned: whether the run has learned a sample's label.
-    """
-
-    columns: Mapping[str, list[str]]
-    confidence: NDArray[np.float64]
-    predicted: NDArray[np.int64]
-    before: NDArray[np.int64] | None
-    learned: NDArray[np.bool_]
-
-    @property
-    def ids(self) -> list[str]:
-        """A name for each sample."""
-        return self.columns["id"]
-
-    @property
-    def changed(self) -> NDArray[np.bool_] | None:
-        """Whether source only answers otherwise."""
-        return None if self.before is None else self.predicted != self.before
-
-
-def read_answers(run: RunFolder) -> Answers:
-    """Read what a run said of its target."""
-    path, data = run.path / "predictions.csv", run.data
-    if not path.is_file():
-        raise SafdaError(f"{path}: is not there; 'safda resume {run.path}' writes it where it never was")
-    columns = read_csv(path, "it has columns 'id', 'class' and 'confidence'")
-    if not {"id", "class", "confidence"} <= columns.keys() or len(columns["id"]) != data["target"]["samples"]:
-        raise SafdaError(f"{path}: is damaged: it is not what the run said of its target")
-    predicted, before = (
-        np.array(class_numbers(columns[name], data["classes"], str(path))) if name in columns else None
-        for name in ("class", "source_only")
-    )
-    assert predicted is not None
-    learned = np.zeros(len(predicted), bool)
-    learned[sample_rows([csv_cell(each) for each in data.get("target_labels", ())], columns["id"], str(path))] = True
-    return Answers(columns, _numbers(columns["confidence"], str(path)), predicted, before, learned)
-
-
-def _numbers(cells: Sequence[str], where: str) -> NDArray[np.float64]:
-    try:
-        values = np.array([float(each) for each in cells])
-    except ValueError:
-        values = np.array([np.nan])
-    if not ((values >= 0) & (values <= 1)).all():
-        raise SafdaError(f"{where}: is damaged: a confidence is not between 0 and 1")
-    return values
-
-
 def label_list(path: str | Path, n: int, seed: int = 0) -> dict[str, list[Any]]:
     """Return the samples of a run's target that are worth a label, as columns of ``labels.csv``.
 
@@ -333,8 +276,8 @@ def evaluate_labels(path: str | Path, file: str | Path) -> dict[str, Any]:
         "samples": sum(sizes),
         "accuracy": estimate_share(sizes, right),
     }
-    if answers.before is not None:
-        _, before = _by_stratum(strata, answers.before[rows] == truth)
+    if answers.source_only is not None:
+        _, before = _by_stratum(strata, answers.source_only[rows] == truth)
         gains = [one.astype(np.int64) - other for one, other in zip(right, before, strict=True)]
         differs = [name == CHANGED or not is_own for name in strata]
         result["source_only"] = estimate_share(sizes, before)

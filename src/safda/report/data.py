@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,14 +15,14 @@ from numpy.typing import NDArray
 from safda.classifier import Adapted, transform_of
 from safda.data import AnyDomain, Domain
 from safda.data.sampler import evenly_spaced_rows
-from safda.errors import SafdaError, reading
+from safda.errors import SafdaError
+from safda.evaluation.answers import Answers, read_answers
 from safda.evaluation.oracle import Evaluation
 from safda.extraction import for_network
-from safda.io import read_json, read_text
+from safda.io import read_json
 from safda.recipe import Recipe
 from safda.report.projection import Projection, project
 from safda.report.thumbnails import holds_pictures
-from safda.text import csv_cell
 from safda.training.checkpoint import CANDIDATES, FIRST_STAGE, RunFolder
 
 Made = TypeVar("Made")
@@ -33,23 +31,6 @@ Made = TypeVar("Made")
 TICKS = 4
 
 _MOST_LOGGED = 240  # lines of metrics that a curve is drawn through
-
-
-@dataclass(frozen=True)
-class Samples:
-    """What a run says of each target sample: its ``predictions.csv``.
-
-    Attributes:
-        ids: a name for each.
-        predicted: the number of its class.
-        confidence: of that class.
-        source_only: the class that a classifier gives it that only learned the source; None where there is none.
-    """
-
-    ids: tuple[str, ...]
-    predicted: NDArray[np.int64]
-    confidence: NDArray[np.float64]
-    source_only: NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
@@ -95,7 +76,7 @@ class RunReport:
     environment: dict[str, Any]
     metrics: list[dict[str, float]]
     logged: int
-    samples: Samples | None
+    samples: Answers | None
     projection: Projection | None = None
     pictures: dict[str, Domain] = field(default_factory=dict)
     oracle: Oracle | None = None
@@ -135,7 +116,7 @@ def collect(
     if summary is None:
         raise SafdaError(f"{run.path}: has no summary yet; 'safda resume {run.path}' goes on with it, to its end")
     notes = _Notes()
-    samples = notes.attempt("what is said of each sample", lambda: read_predictions(run))
+    samples = notes.attempt("what is said of each sample", lambda: read_answers(run))
     model = adapted or notes.attempt("the map of both domains", lambda: Adapted.load(run.path))
     given = {"source": source, "target": target}
     domains: dict[str, AnyDomain] = {}
@@ -185,22 +166,6 @@ def _before(run: RunFolder, adapted: Adapted, notes: _Notes) -> Adapted | None:
     if not run.given_recipe.fine_tune.enabled:
         return adapted
     return notes.attempt("both domains before adaptation", lambda: Adapted.load(run.path / FIRST_STAGE))
-
-
-def read_predictions(run: RunFolder) -> Samples:
-    """Read ``predictions.csv`` of a run."""
-    path, classes = run.path / "predictions.csv", run.data["classes"]
-    number = {csv_cell(name): k for k, name in enumerate(classes)}  # as it was written
-    text = read_text(path)
-    with reading(path, "table of predictions"):
-        rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
-        confidence = np.array([float(row["confidence"]) for row in rows])
-        predicted = np.array([number[row["class"]] for row in rows], dtype=np.int64)
-        source_only = [number[row["source_only"]] for row in rows if "source_only" in row]
-        ids = tuple(row["id"] for row in rows)
-    if len(rows) != run.data["target"]["samples"] or not ((confidence >= 0) & (confidence <= 1)).all():
-        raise SafdaError(f"{path}: is not what the run wrote")
-    return Samples(ids, predicted, confidence, np.array(source_only, dtype=np.int64) if source_only else None)
 
 
 def joined_metrics(run: RunFolder) -> list[dict[str, float]]:
