@@ -28,7 +28,7 @@ _RELEASED: dict[str, Any] = {
 }
 # Heads alone need fewer steps. The learning rate falls by each step, as the authors' does, however many there are: over
 # a short run the whole of its fall would leave MDD half trained. `benchmarks/operating_point.py` draws what steps give.
-_FROZEN: dict[str, Any] = {"steps": 5000, "network.frozen": True, "optimizer.decay_steps": _PAPER_STEPS}
+_FROZEN: dict[str, Any] = {"steps": 3000, "network.frozen": True, "optimizer.decay_steps": _PAPER_STEPS}
 
 
 class Candidate(NamedTuple):
