@@ -52,7 +52,7 @@ def main() -> None:
     labs = labs_in(options.lab)
     for lab in labs:
         for cell in lab.cells():
-            if cell.row == ROW and cell.key not in known and lab.store.result(cell):
+            if cell.row == ROW and cell.key not in known and lab.store.has_run(cell) and lab.store.result(cell):
                 known.add(cell.key)  # two benchmarks of a lab may share it
                 lines.append(evidence_of(lab, cell))
                 add_line(options.out, lines[-1])

@@ -214,7 +214,7 @@ def look_at(labs: Iterable[Path]) -> Iterator[Seen]:
     """Judge every finished run of labs that was a choice among candidates."""
     for lab in (lab for path in labs for lab in labs_in(path)):
         for cell in lab.cells():
-            result = lab.store.result(cell) if cell.row == ROW else None
+            result = lab.store.result(cell) if cell.row == ROW and lab.store.has_run(cell) else None
             summary = RunFolder.open(lab.store.path(cell)).summary if result else None
             if result and summary:
                 summary = seen_today(summary, lab.store.path(cell), load_domain(cell.source), cell.target)

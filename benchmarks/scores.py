@@ -103,7 +103,7 @@ def look_at(labs: Iterable[Path], known: set[str]) -> Iterator[Run]:
     by_task: dict[tuple[str, str], dict[tuple[Cell, str], Path]] = defaultdict(dict)
     for lab in (lab for path in labs for lab in labs_in(path)):
         for cell in lab.cells():
-            if lab.store.result(cell):
+            if lab.store.has_run(cell) and lab.store.result(cell):
                 own = lab.store.path(cell)
                 candidates = {folder.name: folder for folder in sorted((own / CANDIDATES).glob("*"))}
                 for name, folder in (candidates or {"": own}).items():  # what was taken is one of them

@@ -22,6 +22,7 @@ from safda.bench import render
 from safda.bench import results as results_module
 from safda.bench.benchmark import claims, from_dict, load_benchmark, shipped
 from safda.bench.engines import Engine, run_cells
+from safda.bench.exchange import read_cells, take_cells
 from safda.bench.lab import open_lab
 from safda.bench.results import Difference, Results, Run, differences, paired_interval, tidy
 from safda.bench.run import fill, write_tables
@@ -262,6 +263,58 @@ def test_benchmarks_share_the_cells_they_have_in_common(data, tmp_path):
     fewer = from_dict("fewer", {**DEFINITION, "rows": {"mine": {"change": {"methods": ["mdd", "saf"]}}}})
     other = open_lab(tmp_path / "lab", fewer, data, fewer.runnable(), {}, 1)
     assert {cell.key for cell in other.cells()} < {cell.key for cell in one.cells()}
+
+
+def test_what_another_lab_has_finished_is_not_run_again(data, tmp_path, monkeypatch, capsys):
+    import tomli_w
+
+    (data / "mine.toml").write_text(tomli_w.dumps({**DEFINITION, "figure": ["source", "mdd"]}))
+    words = ["bench", str(data / "mine.toml"), "--steps", "5"]
+    assert main([*words, "-o", str(tmp_path / "there"), "--rows", "mdd,source", "--seeds", "2"]) == 0
+    cells = tmp_path / "there" / "mine" / "cells.jsonl"
+    own = [*words, "-o", str(tmp_path / "here")]
+    assert main([*own, "--rows", "mdd+saf", "--seeds", "1"]) == 0
+    there, here = (tmp_path / each / "mine" / "results.csv" for each in ("there", "here"))
+    before = here.read_text().splitlines()
+
+    def never(*_):
+        raise AssertionError("a cell was run that was known")
+
+    monkeypatch.setattr(cells_module, "completed", never)
+    assert main([*own, "--rows", "source", "--seeds", "1", "--cells", str(cells)]) == 0
+    assert "figure.png: some of its cells are results of another lab" in capsys.readouterr().err
+    both = {*there.read_text().splitlines(), *before}
+    assert set(here.read_text().splitlines()) == both  # the second seed too, and what was here stays
+    assert {len(json.loads(line)["class_accuracy"]) for line in cells.read_text().splitlines()} == {0}
+    assert main([*own, "--rows", "source", "--seeds", "2"]) == 0  # without the file: they are the lab's now
+
+
+def test_cells_of_another_recipe_and_runs_that_are_here_stay_as_they_are(data, tmp_path):
+    lab = lab_of(data, tmp_path / "lab", seeds=1)
+    run_cells(lab.cells()[:1], lab.folder, Engine())
+    before = accuracies(lab)
+    write_tables(lab)
+    line = read_cells(lab.tables / "cells.jsonl")[0]
+    other = lab.cells()[1].key
+    take_cells(lab, [{**line, "accuracy": 0.25}, {**line, "key": "../evil"}, {**line, "key": other, "accuracy": 0.5}])
+    assert accuracies(lab) == {**before, ("source", "B→A", 0): 0.5}
+    folders = {path.name for path in lab.store.folder.iterdir() if path.is_dir()}
+    assert folders == {lab.cells()[0].key, other}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "line 1: is not valid JSON; --cells takes a lab's cells.jsonl"),
+        ('\n{"key": "a"}', "line 2: 'row' is missing"),
+        ('{"key": "a", "row": "b", "task": "c", "seed": 10000000000}', "seed must be a whole number from 0 to 9,999"),
+    ],
+)
+def test_a_line_that_is_no_cell_is_told_before_anything_is_written(text, said, tmp_path, capsys):
+    (tmp_path / "cells.jsonl").write_text(text)
+    assert main(["bench", "digits", "-o", str(tmp_path / "lab"), "--cells", str(tmp_path / "cells.jsonl")]) == 1
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "lab").exists()
 
 
 def test_a_failed_cell_is_told_and_the_rest_goes_on(data, tmp_path, capsys):
@@ -613,7 +666,7 @@ def test_the_command_line_from_a_file_to_the_claims(data, tmp_path, capsys):
     for word in ("| MDD |", "| Source only (published) |", "## Against the paper", "## Oracle", "steps = 12"):
         assert word in out
     files = {file.name for file in (tmp_path / "lab" / "mine").iterdir()}
-    tables = {"results.csv", "results.parquet", "differences.csv", "table.md", "table.tex", "lab.json"}
+    tables = {"cells.jsonl", "results.csv", "results.parquet", "differences.csv", "table.md", "table.tex", "lab.json"}
     assert files == tables | {"figure.png"}
     assert main(["bench", "claims", "-o", str(tmp_path / "lab")]) == 0
     out, _ = capsys.readouterr()

@@ -407,6 +407,7 @@ def _bench(options: argparse.Namespace) -> int:
         engine=Engine(options.engine, options.address, options.jobs, options.threads, options.cpu),
         oracle=options.oracle,
         console=_console(),
+        cells=options.cells,
     )
 
 
@@ -778,6 +779,7 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
     bench.add_argument("name", metavar="NAME", help=f"{known}; a .toml file; or 'claims', to judge what LAB holds")
     bench.add_argument("-o", "--out", type=Path, required=True, metavar="LAB", help="a folder; the same one goes on")
     bench.add_argument("--data", type=Path, metavar="DIR", help="where the benchmark's domains are")
+    bench.add_argument("--cells", type=Path, metavar="FILE", help="cells.jsonl of another lab: not run again")
     bench.add_argument("--rows", metavar="A,B", help="the rows to run (default: all that can be run)")
     bench.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each row and task (default: 3)")
     bench.add_argument("--steps", type=int, metavar="N", help="steps of each run, instead of the benchmark's own")

@@ -34,6 +34,7 @@ class Kind:
 
 NATURAL = Kind("a whole number from 0 on", lambda value: type(value) is int and value >= 0)
 POSITIVE = Kind("a whole number from 1 on", lambda value: type(value) is int and value >= 1)
+_SEED = Kind("a whole number from 0 to 9,999", lambda value: type(value) is int and 0 <= value < 10_000)
 NONE = Kind("nothing", lambda value: value is None)
 EMPTY = Kind("an empty table", lambda value: value == {})
 SHAPE = Kind(
@@ -128,6 +129,8 @@ RESULT = {
     "calibration_error": float,
     "scores": {str: float},
 }
+#: A finished cell of a lab, a line of its ``cells.jsonl``.
+CELL = {"key": str, "row": str, "task": str, "seed": _SEED, **RESULT}
 _ROW = {
     "title?": str,
     "change?": dict,

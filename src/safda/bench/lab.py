@@ -74,6 +74,10 @@ class Store:
             warnings.warn(f"{error}; its run will be scored again", SafdaWarning, stacklevel=2)
             return None
 
+    def has_run(self, cell: Cell) -> bool:
+        """Whether the run of a finished cell is here too, and not its result alone."""
+        return (self.path(cell) / "recipe.toml").is_file()
+
     def failure(self, cell: Cell) -> str | None:
         """Return why a cell failed, or None."""
         file = self._failed(cell)

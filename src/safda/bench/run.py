@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,11 +15,13 @@ from safda.bench import render
 from safda.bench.benchmark import load_benchmark
 from safda.bench.claims import page
 from safda.bench.engines import Engine, run_cells
+from safda.bench.exchange import read_cells, take_cells, write_cells
 from safda.bench.lab import Cell, Lab, labs_in, open_lab
 from safda.bench.results import Results, differences, tidy
 from safda.bench.view import GridView
 from safda.classifier import Adapted
 from safda.data import load_domain
+from safda.errors import SafdaWarning
 from safda.io import write_table, write_text
 from safda.report.paper import write_domain_figure
 from safda.report.projection import Points, project_embedding
@@ -39,6 +42,7 @@ def bench(
     engine: Engine,
     oracle: bool,
     console: Console,
+    cells: Path | None = None,
 ) -> int:
     """Fill a benchmark in and print its table; return the exit code: 1 if a cell failed.
 
@@ -52,12 +56,15 @@ def bench(
         engine: where to run.
         oracle: also tell the best runs by target labels.
         console: where to show and print.
+        cells: finished cells of another lab, its ``cells.jsonl``, which are not run again.
     """
     benchmark = load_benchmark(name)
     chosen = benchmark.runnable(rows)
     if data is None and name.endswith(".toml"):
         data = Path(name).parent
-    lab = open_lab(folder, benchmark, data, chosen, settings, seeds)
+    known = read_cells(cells) if cells else []
+    lab = open_lab(folder, benchmark, data, chosen, settings, max([seeds, *(line["seed"] + 1 for line in known)]))
+    take_cells(lab, known)
     failures = fill(lab, lab.cells(chosen, seeds), engine, console, oracle)
     for line in (lab.tables / "table.md").read_text(encoding="utf-8").split("\n"):
         console.print(plain(line), soft_wrap=True)
@@ -81,6 +88,7 @@ def write_tables(lab: Lab, oracle: bool = False) -> None:
     """Write everything that the finished runs say: tidy, Markdown, LaTeX, differences, and the figure."""
     results = Results.of(lab)
     columns = tidy(results)
+    write_cells(lab)
     write_table(lab.tables / "results.csv", columns)
     write_table(lab.tables / "differences.csv", differences(results))
     write_text(lab.tables / "table.md", render.report(results, oracle))
@@ -101,7 +109,13 @@ def judge_claims(folder: Path) -> str:
 def _draw_figure(lab: Lab) -> None:
     """Draw both domains as the rows of the figure see them, a line for each task that both have finished at seed 0."""
     rows = lab.benchmark.figure
-    first = {(cell.row, cell.task): cell for cell in lab.cells(seeds=1) if lab.store.result(cell)}
+    finished = [cell for cell in lab.cells(seeds=1) if cell.row in rows and lab.store.result(cell)]
+    first = {(cell.row, cell.task): cell for cell in finished if lab.store.has_run(cell)}
+    if len(first) < len(finished):
+        why = (
+            "some of its cells are results of another lab, without their runs; another -o, without --cells, draws them"
+        )
+        warnings.warn(f"{lab.tables / 'figure.png'}: {why}", SafdaWarning, stacklevel=2)
     done = [task for task in lab.benchmark.tasks if all((row, task) in first for row in rows)]
     if done:
         panels = [[_panel(lab, first[row, task]) for row in rows] for task in done]
