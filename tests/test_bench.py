@@ -390,6 +390,7 @@ def test_a_cell_that_died_while_its_folder_was_made_begins_again(data, tmp_path)
     lab = lab_of(data, tmp_path / "lab", seeds=1)
     cell = lab.cells()[0]
     (lab.store.path(cell) / "checkpoints").mkdir(parents=True)
+    (lab.store.path(cell) / ".lock").write_text("")  # the first thing that a run makes
     (lab.store.path(cell) / "data.json").write_text("{}")
     run_cells([cell], lab.folder, Engine())
     assert lab.store.result(cell) is not None
