@@ -97,7 +97,7 @@ class Benchmark:
         tasks: the columns, each ``source→target`` in short names.
         metric: the field of an evaluation that counts.
         per_class: whether every class has a column of its own.
-        figure: two rows whose t-SNE are to be drawn side by side; or none.
+        figure: rows, two or more, whose t-SNE are to be drawn side by side; or none.
         rows: name → row, in the table's order.
         definition: the plain values it was made of.
     """
@@ -189,8 +189,8 @@ def from_dict(name: str, values: Mapping[str, Any]) -> Benchmark:
     if metric not in _METRICS:
         raise SafdaError(f"{where}: metric = {metric!r} is unknown{nearest(str(metric), _METRICS)}")
     figure = tuple(values.get("figure", ()))
-    if figure and (len(figure) != 2 or any(row not in rows for row in figure)):
-        raise SafdaError(f"{where}: figure = {list(figure)!r} must name two of the rows")
+    if figure and (len(figure) < 2 or any(row not in rows for row in figure)):
+        raise SafdaError(f"{where}: figure = {list(figure)!r} must name two of the rows, or more")
     return Benchmark(
         name=name,
         title=values.get("title", name),
