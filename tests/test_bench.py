@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -28,11 +29,12 @@ from safda.bench.results import Difference, Results, Run, differences, paired_in
 from safda.bench.run import fill, write_tables
 from safda.bench.view import GridView
 from safda.cli import main
-from safda.errors import SafdaError
+from safda.errors import SafdaError, SafdaWarning
 from safda.evaluation.scores import SCORES
 from safda.io import write_table
 from safda.methods import METHODS
 from safda.recipe import SOURCE_ONLY_CHANGES, preset, walk
+from safda.view import LogLines
 from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
 
@@ -295,11 +297,40 @@ def test_cells_of_another_recipe_and_runs_that_are_here_stay_as_they_are(data, t
     before = accuracies(lab)
     write_tables(lab)
     line = read_cells(lab.tables / "cells.jsonl")[0]
-    other = lab.cells()[1].key
-    take_cells(lab, [{**line, "accuracy": 0.25}, {**line, "key": "../evil"}, {**line, "key": other, "accuracy": 0.5}])
+    other = lab.cells()[1]
+    lab.store.note_failure(other, "no disk")
+    take_cells(
+        lab, [{**line, "accuracy": 0.2}, {**line, "key": "../evil"}, {**line, "key": other.key, "accuracy": 0.5}]
+    )
     assert accuracies(lab) == {**before, ("source", "B→A", 0): 0.5}
-    folders = {path.name for path in lab.store.folder.iterdir() if path.is_dir()}
-    assert folders == {lab.cells()[0].key, other}
+    assert [lab.store.has_run(cell) for cell in lab.cells()[:2]] == [True, False]
+    assert lab.store.failure(other) is None
+    assert not list(tmp_path.rglob("evil*"))
+
+
+def test_a_result_of_another_lab_that_is_damaged_is_made_here(data, tmp_path):
+    lab = lab_of(data, tmp_path / "lab", seeds=1)
+    cell = lab.cells()[0]
+    lab.store.folder.mkdir()
+    (lab.store.folder / f"{cell.key}.json").write_text("{}")
+    with pytest.warns(SafdaWarning, match="'accuracy' is missing"):
+        run_cells([cell], lab.folder, Engine())
+    assert lab.store.has_run(cell)
+    assert lab.store.result(cell)["class_accuracy"]
+
+
+def test_a_benchmark_that_shows_classes_takes_no_cell_without_them(data, tmp_path):
+    lab = lab_of(data, tmp_path / "lab", {**DEFINITION, "per_class": True}, seeds=1)
+    known = {
+        "key": lab.cells()[0].key,
+        "accuracy": 0.5,
+        "mean_class_accuracy": 0.5,
+        "calibration_error": 0,
+        "scores": {},
+    }
+    for classes, taken in (({}, None), ({"x": 0.5}, 0.5)):
+        take_cells(lab, [{**known, "class_accuracy": classes}])
+        assert accuracies(lab)["source", "A→B", 0] == taken
 
 
 @pytest.mark.parametrize(
@@ -713,6 +744,16 @@ def test_the_live_table_fills_in_and_tells_the_time_left(data, tmp_path):
     value = 100 * json.loads((lab.store.path(lab.cells()[2]) / "result.json").read_text())["accuracy"]
     for word in ("7 of 12 cells", "MDD+SAF", "A→B", f"{value:.1f}", "1/2", "left", "1 failed"):
         assert word in shown
+
+
+def test_rows_that_share_a_run_are_both_counted_in_a_log(data, tmp_path, monkeypatch, capsys):
+    rows = {"mdd+saf": {}, "learned-eta": {"change": {"methods": ["mdd", "saf"]}}}
+    lab = lab_of(data, tmp_path / "lab", {**DEFINITION, "rows": rows, "tasks": ["A→B"]}, seeds=1)
+    run_cells(lab.cells(), lab.folder, Engine())
+    monkeypatch.setattr(LogLines, "EVERY", 0.01)
+    with GridView(lab, lab.cells()).live(quiet()):
+        time.sleep(0.2)
+    assert "blobs, cells: 2 of 2" in capsys.readouterr().err
 
 
 def test_source_only_is_the_same_in_benchmarks_and_beside_a_run():

@@ -287,6 +287,9 @@ def test_what_is_taken_is_the_candidate_itself(both, tmp_path, monkeypatch):
     np.testing.assert_array_equal(again.predict(both[1]).logits, adapted.predict(both[1]).logits)
     assert again.recipe == adapted.recipe == run.given_recipe.candidate(run.choice["changes"])
     assert f"{name} was taken of 4 candidates" in adapted.summary["words"]
+    (run.path / "summary.json").unlink()
+    resumed = safda.resume(run.path, source=both[0], target=both[1], cpu=True)
+    assert adapted.choice == again.choice == resumed.choice == run.choice
 
 
 def test_every_candidate_begins_alike_whoever_else_is_tried(both, tmp_path):

@@ -343,7 +343,7 @@ def test_progress_is_shown_where_asked(data, capsys):
     assert capsys.readouterr().out == ""  # it belongs on standard error
 
 
-def test_whoever_is_left_unadapted_is_told_and_sees_why():
+def test_whoever_is_left_unadapted_is_told_and_sees_why(tmp_path):
     X, y = blobs(0, 0.0)
     noise = np.random.default_rng(0).normal(size=X.shape)
     few = SAFClassifier(steps=5, batch=16, knobs={"choice.candidates": 1}, random_state=0)
@@ -353,6 +353,8 @@ def test_whoever_is_left_unadapted_is_told_and_sees_why():
     assert set(few.choice_["evidence"]) == {"source-only", "mdd"}
     with pytest.warns(SafdaWarning, match="^nothing spoke clearly for adapting"):
         assert safda.fit((X, y), noise, steps=5, batch=16, **{"choice.candidates": 1}).choice == few.choice_
+    few.save(tmp_path / "saved")
+    assert SAFClassifier.load(tmp_path / "saved").choice_ == few.choice_
 
 
 def test_a_target_that_was_not_scaled_with_the_source_is_told():
@@ -361,6 +363,8 @@ def test_a_target_that_was_not_scaled_with_the_source_is_told():
         small(steps=1).fit(X, y, X_target=1000 * X_target)
     with pytest.warns(SafdaWarning, match="nothing to adapt to"):
         small(steps=1).fit(X, y)
+    with pytest.warns(SafdaWarning, match="^no sample_domain is negative: there is no target"):
+        small(steps=1).fit(X, y, sample_domain=np.ones(len(X)))
 
 
 def test_errors_about_the_target_call_it_by_its_name():

@@ -134,6 +134,30 @@ def test_a_process_that_slept_while_its_lock_was_taken_over_leaves_all_alone(fil
     assert "host-b" in (tmp_path / "run" / ".lock").read_text()
 
 
+def test_a_run_whose_folder_is_taken_away_ends_and_leaves_nothing(files, tmp_path):
+    def taken_away(done, metrics):
+        if done == 3:
+            shutil.rmtree(tmp_path / "run")
+
+    with pytest.raises(SafdaError, match="run: is gone; this process ends"):
+        fit(files, tmp_path / "run", callback=taken_away, log_every=100)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_lock_that_cannot_be_read_for_a_while_is_not_taken_from_whoever_has_it(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    owned(tmp_path / ".lock", "another machine")
+    before = (tmp_path / ".lock").read_text()
+    with monkeypatch.context() as context:
+        context.setattr(type(tmp_path), "read_text", lambda *_, **__: fail())
+        with pytest.raises(SafdaError, match="in use by another process"):
+            Lock(tmp_path / ".lock", "run").acquire()
+    assert (tmp_path / ".lock").read_text() == before
+
+
 def test_of_two_that_resume_one_goes_on_and_the_other_is_told(files, tmp_path):
     fit(files, tmp_path / "whole")
     with pytest.raises(Killed):

@@ -19,8 +19,10 @@ from scipy import stats
 
 import safda
 from safda.cli import main
+from safda.data import load_domain
 from safda.data.labels import is_label_list
 from safda.errors import SafdaError, SafdaWarning
+from safda.evaluation.answers import read_answers
 from safda.evaluation.survey import (
     CHANGED,
     LESS_SURE,
@@ -33,6 +35,7 @@ from safda.evaluation.survey import (
     label_list,
 )
 from safda.io import write_table
+from safda.training.checkpoint import RunFolder
 from safda.view import survey_table
 from tests.conftest import TINY, blobs
 from tests.test_fuzz_readers import damages, fuzz, told_in_one_line
@@ -472,6 +475,19 @@ def test_labels_that_were_learned_prove_nothing(run, tmp_path, capsys):
     assert sum(1 / p for p in fresh["probability"]) == pytest.approx(40)
     result = evaluate_labels(learned, filled(learned, truth, tmp_path / "fresh.csv"))
     assert result["samples"] == 40
+
+
+def test_a_run_that_has_nothing_to_compare_with_is_estimated_too(tmp_path):
+    safda.fit(
+        "digits-rendered", "digits-handwritten", out=tmp_path / "run", cpu=True, report=False, **{**TINY, "steps": 2}
+    )
+    assert "source_only" not in read_answers(RunFolder.open(tmp_path / "run")).columns
+    truth = load_domain("digits-handwritten")
+    names = {str(row): truth.classes[k] for row, k in enumerate(truth.labels.tolist())}
+    result = evaluate_labels(tmp_path / "run", filled(tmp_path / "run", names, tmp_path / "labels.csv"))
+    low, high = result["accuracy"]["interval_90"]
+    assert low <= result["accuracy"]["value"] <= high
+    assert "difference" not in result
 
 
 def test_a_list_that_lost_a_stratum_is_refused(run, tmp_path):

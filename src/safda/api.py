@@ -81,8 +81,8 @@ def fit(
         out: a new run folder, in which predictions, a verdict on them and a report are written too; None keeps
             everything in memory, and gives no verdict.
         recipe: a recipe, a preset's name or a TOML file; by default ``default``, or ``digits`` for embedded digits.
-        methods: whose losses add up, in place of the recipe's: names, and methods of your own (a class that
-            :func:`safda.methods.register` knows), such as ``[MyMethod(weight=0.5), "saf"]``.
+        methods: whose losses add up, in place of the recipe's: names (``"mdd,saf"``, or a list), and methods of your
+            own (a class that :func:`safda.methods.register` knows), such as ``[MyMethod(weight=0.5), "saf"]``.
         callback: called after every step.
         cpu: stay on the CPU even where there is a GPU.
         trackers: experiment trackers that accelerate knows, such as ``"tensorboard"``.
@@ -107,7 +107,7 @@ def fit(
     """
     if not isinstance(recipe, Recipe):
         recipe = default_recipe(source) if recipe is None else load_recipe(recipe)
-    methods = methods.split(",") if isinstance(methods, str) else methods
+    methods = [each.strip() for each in methods.split(",") if each.strip()] if isinstance(methods, str) else methods
     given = {each.name: each for each in methods or () if isinstance(each, Method)}
     if methods is not None:
         recipe = recipe.override({"methods": [each if isinstance(each, str) else each.name for each in methods]})
@@ -275,6 +275,7 @@ def resume(
         source, target = (for_network(domain, transform_of(run.data), cache_decoded) for domain in domains)
         work = _Work(run.given_recipe, adapted, source, target, accelerator, callback, progress, report)
         work.complete(run, resume=True, verdict=verdict)
+        adapted.choice = run.choice
     return adapted
 
 

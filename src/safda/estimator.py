@@ -112,7 +112,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
                 unknown ones are -1, as in scikit-learn's semi-supervised estimators, or None or NaN. Where -1 is a
                 class of y, only None and NaN are unknown.
 
-        With neither ``X_target`` nor ``sample_domain`` there is nothing to adapt to, and X stands for both.
+        With neither ``X_target`` nor a target in ``sample_domain`` there is nothing to adapt to, and X stands for both.
 
         Fits in several threads of a process take turns, since torch has one generator for all of them; a grid search
         is quicker with processes (``n_jobs``, joblib's default backend).
@@ -126,8 +126,9 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
             rows, labels, target = _parted(rows, labels, np.asarray(sample_domain))
         elif X_target is not None:
             target = self._valid_target(X_target)
-        else:
-            warnings.warn("no X_target is given, nor sample_domain: there is nothing to adapt to", SafdaWarning, 2)
+        if target is rows:
+            where = "no X_target, nor a sample_domain" if sample_domain is None else "no sample_domain is negative"
+            warnings.warn(f"{where}: there is no target, and nothing to adapt to", SafdaWarning, 2)
         check_classification_targets(labels)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
@@ -194,6 +195,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
             "classes": classes.tolist(),
             "dtype": classes.dtype.str,
             "feature_names": None if names is None else names.tolist(),
+            "choice": self.choice_,
         }
         write_json(Path(path) / "estimator.json", content)
 
@@ -205,6 +207,7 @@ class SAFClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: 
             raise SafdaError(f"{path}: is no saved SAFClassifier; safda.Adapted.load reads the folder of a run")
         content = read_json(Path(path) / "estimator.json", ESTIMATOR)
         classifier = cls(recipe=adapted.recipe)
+        adapted.choice = content.get("choice")
         classifier.adapted_, classifier.choice_ = adapted, adapted.choice
         try:
             classifier.classes_ = np.array(content["classes"], dtype=content["dtype"])
@@ -294,4 +297,4 @@ def _parted(
     target = domain < 0
     if target.all():
         raise ValueError("sample_domain marks every sample as target (negative); a source is needed")
-    return X[~target], y[~target], X[target] if target.any() else X
+    return (X[~target], y[~target], X[target]) if target.any() else (X, y, X)

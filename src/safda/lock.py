@@ -75,7 +75,12 @@ class Lock:
         os.close(self._file)
 
     def check(self) -> None:
-        """Make sure that nobody has taken the lock over, as happens to a process that was asleep for long."""
+        """Make sure that nobody has taken the lock over, as happens to a process that was asleep for long.
+
+        Nor may its folder be gone: whoever goes on would make another, of which half is missing.
+        """
+        if not self.path.parent.is_dir():
+            raise SafdaError(f"{self._what}: is gone; this process ends, too")
         if self._is_taken_over():
             raise SafdaError(f"{self._what}: was taken over by {self._owner_name()}; this process leaves it alone")
 
@@ -88,6 +93,8 @@ class Lock:
         except OSError:  # this disk knows no locks
             locks = False
         owner = self._read()
+        if owner is None:  # whoever has it may be alive
+            return False
         if not owner:
             return True
         pid, _, machine, *_ = [*owner.split(), "", "", ""]

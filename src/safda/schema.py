@@ -104,7 +104,12 @@ SUMMARY = {
     "theory?": (NONE, {str: {"before": (NONE, float), "after": float, "what": str}}),
 }
 #: ``estimator.json`` of a saved SAFClassifier.
-ESTIMATOR = {"classes": [(bool, float, str)], "dtype": NUMPY_TYPE, "feature_names": (NONE, [str])}
+ESTIMATOR = {
+    "classes": [(bool, float, str)],
+    "dtype": NUMPY_TYPE,
+    "feature_names": (NONE, [str]),
+    "choice?": (NONE, CHOICE),
+}
 #: What stands beside the graph of an exported model.
 EXPORTED = {
     "safda": {"format": POSITIVE, "version": str},

@@ -14,7 +14,7 @@ from typing import Any
 from safda import schema
 from safda.bench.lab import Lab
 from safda.errors import SafdaError
-from safda.io import read_text, write_json, write_text
+from safda.io import read_text, write_text
 from safda.text import to_json
 
 #: The file's name in a benchmark's folder.
@@ -50,13 +50,14 @@ def read_cells(file: Path) -> list[dict[str, Any]]:
 
 
 def take_cells(lab: Lab, known: Sequence[Mapping[str, Any]]) -> None:
-    """Put results of other labs into the store, where it has no run of its own; what is no cell of this lab is left."""
+    """Keep results of other labs where this one has none; what is no cell of this lab is left.
+
+    So is one without classes, from a benchmark that does not show them, where this one does.
+    """
     own = {cell.key: cell for cell in lab.cells()}
     for line in known:
         cell = own.get(line["key"])
-        if cell is not None:
+        if cell is not None and (line["class_accuracy"] or not lab.benchmark.per_class):
             with lab.store.lock(cell):
-                path = lab.store.path(cell)
-                if not path.exists():
-                    path.mkdir()
-                    write_json(path / "result.json", {name: line[name] for name in line if name not in _ABOUT})
+                if lab.store.result(cell) is None:
+                    lab.store.take(cell, {name: line[name] for name in line if name not in _ABOUT})

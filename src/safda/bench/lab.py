@@ -4,6 +4,7 @@
 
     LAB/
       cells/<key>/             a run folder, and result.json once it is finished and scored
+      cells/<key>.json         the result alone, of a cell that another lab has run
       cells/<key>.lock         who runs it; empty if nobody does
       cells/<key>.failed       why a cell failed, until it is tried again
       <benchmark>/lab.json     the benchmark, its settings and its domains: what makes the grid
@@ -65,18 +66,22 @@ class Store:
 
     def result(self, cell: Cell) -> dict[str, Any] | None:
         """Return the result of a finished cell, or None."""
-        file = self.path(cell) / "result.json"
-        if not file.is_file():
-            return None
-        try:
-            return read_json(file, schema.RESULT)
-        except SafdaError as error:
-            warnings.warn(f"{error}; its run will be scored again", SafdaWarning, stacklevel=2)
-            return None
+        for file in (self.path(cell) / "result.json", self._taken(cell)):
+            if file.is_file():
+                try:
+                    return read_json(file, schema.RESULT)
+                except SafdaError as error:
+                    warnings.warn(f"{error}; its cell will be looked at again", SafdaWarning, stacklevel=2)
+        return None
+
+    def take(self, cell: Cell, result: Mapping[str, Any]) -> None:
+        """Keep the result of a cell that was run elsewhere."""
+        write_json(self._taken(cell), result)
+        self.forget_failure(cell)
 
     def has_run(self, cell: Cell) -> bool:
         """Whether the run of a finished cell is here too, and not its result alone."""
-        return (self.path(cell) / "recipe.toml").is_file()
+        return (self.path(cell) / "result.json").is_file()
 
     def failure(self, cell: Cell) -> str | None:
         """Return why a cell failed, or None."""
@@ -100,6 +105,9 @@ class Store:
 
     def _failed(self, cell: Cell) -> Path:
         return self.folder / f"{cell.key}.failed"
+
+    def _taken(self, cell: Cell) -> Path:
+        return self.folder / f"{cell.key}.json"
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class GridView:
         def watch() -> None:
             while not ended.wait(LogLines.EVERY):
                 self._refresh()
-                lines.tell(f"{self._lab.benchmark.name}, cells", len(self._accuracy), len(self._cells))
+                lines.tell(f"{self._lab.benchmark.name}, cells", self._done(), len(self._cells))
 
         watching = threading.Thread(target=watch, name="safda-log", daemon=True)
         watching.start()
@@ -70,11 +70,14 @@ class GridView:
     def render(self) -> Group:
         """Look at the store and draw."""
         self._refresh()
-        done = sum(1 for cell in self._cells if cell.key in self._accuracy)
+        done = self._done()
         failed = f"{len(self._failed)} failed" if self._failed else ""
         completed = sum(self._fraction_done(cell) for cell in self._todo) - self._start
         self._progress.update(self._task, completed=completed, done=done, failed=failed)
         return Group(self._table(), self._progress)
+
+    def _done(self) -> int:
+        return sum(cell.key in self._accuracy for cell in self._cells)  # two rows may share a run
 
     def _refresh(self) -> None:
         for cell in self._cells:

@@ -358,7 +358,7 @@ def _only(values: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
 def _is_own(answers: Answers, labels: LabelList) -> bool:
     """Return whether a list was drawn from these very answers: then one stratum alone holds all that have changed."""
     rows = sample_rows([csv_cell(each) for each in labels.ids], answers.ids, labels.name)
-    names = ("class", "confidence", "source_only")
+    names = [name for name in ("class", "confidence", "source_only") if name in answers.columns]
     return all(labels.columns.get(name) == [answers.columns[name][row] for row in rows] for name in names)
 
 
