@@ -8,7 +8,7 @@ from safda.bench.benchmark import Claim, claims
 from safda.bench.results import Difference, Results
 from safda.text import markdown
 
-HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "not enough runs"
+HOLDS, FAILS, UNKNOWN, NOT_RUN = "holds", "does not hold", "not enough runs", "not run"
 _FEWEST_SEEDS = 3  # with two, an interval over many tasks of which one varies most covers 0.91 instead of 0.95
 
 
@@ -32,16 +32,19 @@ def _judge_claim(claim: Claim, results: Results, suffix: str) -> Verdict:
     A claim on every task looks at each task. There, runs that are equal one by one (both at 100%) do not
     speak against it, as in the paper's own table.
     """
-    verdicts, evidence = [], []
+    verdicts: list[str] = []
+    evidence: list[str] = []
+    there = False
     for first, second in claim.better:
         tasks = results.benchmark.tasks
         scopes = {f"{markdown(task)} ": [task] for task in tasks} if claim.every_task else {"": tasks}
         found = {label: results.difference(first + suffix, second + suffix, scope) for label, scope in scopes.items()}
+        there = there or any(found.values())
         verdicts += [_sign(difference, claim.every_task) for difference in found.values()]
         differences = "; ".join(f"{label}{_format_difference(each)}" for label, each in found.items())
         evidence.append(f"{first} − {second}: {differences}")
     verdict = FAILS if FAILS in verdicts else UNKNOWN if UNKNOWN in verdicts else HOLDS
-    return Verdict(claim, verdict, ". ".join(evidence))
+    return Verdict(claim, verdict if there else NOT_RUN, ". ".join(evidence))
 
 
 def _sign(difference: Difference | None, equal_will_do: bool) -> str:
@@ -69,8 +72,8 @@ def page(results: list[Results]) -> str:
         "A difference is in points of accuracy at the last step, between runs of the same task and seed, with the 95% "
         "t interval over seeds. *Holds*: the whole interval is above zero, in every comparison. *Does not hold*: it is "
         f"below zero in one. *Not enough runs*: fewer than {_FEWEST_SEEDS} seeds of a task, an interval around zero, "
-        "or none, since all differences are equal: these runs cannot tell. Both rows of a difference are of the same "
-        "recipe: MDD with the same ramps, features and norm as the SAF beside it.",
+        "or none, since all differences are equal: these runs cannot tell. *Not run*: there are none. Both rows of a "
+        "difference are of the same recipe: MDD with the same ramps, features and norm as the SAF beside it.",
     ]
     for each in results:
         parts += [f"## {markdown(each.benchmark.title)}", *_section(each)]
@@ -87,6 +90,7 @@ def _section(results: Results) -> list[str]:
         [judged.claim.text, recipe, judged.evidence]
         for each in by_claim
         for recipe, judged in zip(recipes, each, strict=True)
+        if judged.verdict != NOT_RUN
     ]
     failed = [each[0].claim for each in by_claim if any(judged.verdict == FAILS for judged in each)]
     tried = [[claim.text, claim.tried] for claim in failed]
@@ -94,7 +98,7 @@ def _section(results: Results) -> list[str]:
     return [
         *([f"Settings: {markdown(settings)}."] if settings else []),
         _table(["claim", *recipes], verdicts),
-        _table(["claim", "recipe", "evidence"], evidence),
+        *([_table(["claim", "recipe", "evidence"], evidence)] if evidence else []),
         *([_table(["does not hold", "what was tried to make it hold"], tried)] if tried else []),
     ]
 
