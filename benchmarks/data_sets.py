@@ -10,10 +10,22 @@ from safda.data import EMBEDDED
 from safda.errors import SafdaError, nearest
 
 
-def data_sets(benchmark: Benchmark, chosen: Iterable[str] | None = None) -> dict[str, list[str]]:
-    """Data set → its tasks: those whose source begins with ``SET/``, or all under the benchmark's own name."""
+def data_sets(
+    benchmark: Benchmark, chosen: Iterable[str] | None = None, tasks: Iterable[str] | None = None
+) -> dict[str, list[str]]:
+    """Data set → its tasks: those whose source begins with ``SET/``, or all under the benchmark's own name.
+
+    Args:
+        benchmark: whose tasks.
+        chosen: data sets; by default all.
+        tasks: some of the benchmark's, with → or ->; by default all.
+    """
+    wanted = benchmark.tasks if tasks is None else [task.replace("->", "→") for task in tasks]
+    for task in wanted:
+        if task not in benchmark.tasks:
+            raise SafdaError(f"{benchmark.name}: no task {task!r}{nearest(task, benchmark.tasks)}")
     sets: dict[str, list[str]] = {}
-    for task in benchmark.tasks:
+    for task in wanted:
         name, slash, _ = task.split("→")[0].partition("/")
         sets.setdefault(name if slash else benchmark.name, []).append(task)
     for name in chosen or ():

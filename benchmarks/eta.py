@@ -1,6 +1,6 @@
 """Is there an η that earns its place? Learned ones beside a random one, η = 1, and oracles for scale.
 
-    python -m benchmarks.eta --data DATA -o RUNS.jsonl [--sets office31 surf] [--rows beta oracle] [--seeds 5]
+    python -m benchmarks.eta --data DATA -o RUNS.jsonl [--sets office31 surf] [--tasks A->B C->D] [--rows beta oracle] [--seeds 5]
     python -m benchmarks.hard_cases --data DATA/office31_resnet50 -o CASES
     python -m benchmarks.eta --data CASES --benchmark CASES/hard.toml -o RUNS.jsonl
 
@@ -145,13 +145,15 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, help="a file for lines of JSON; runs in it are kept")
     parser.add_argument("--benchmark", default="suite", help="a benchmark's name or .toml file (default: suite)")
     parser.add_argument("--sets", nargs="+", help=f"data sets (default: of the suite {', '.join(SETS)})")
+    parser.add_argument("--tasks", nargs="+", metavar="S->T", help="tasks of the benchmark (default: all of these)")
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args()
     try:
         benchmark = load_benchmark(options.benchmark)
-        sets = data_sets(benchmark, options.sets or (SETS if benchmark.name == "suite" else None))
+        by_default = SETS if benchmark.name == "suite" and not options.tasks else None
+        sets = data_sets(benchmark, options.sets or by_default, options.tasks)
         with limit_threads(1):
             fill(options.out, benchmark, sets, options.data, options.rows, range(options.seeds), options.steps)
     except SafdaError as error:

@@ -159,6 +159,9 @@ def test_data_sets_are_those_of_the_suite_or_the_benchmark_itself():
     assert shallow.data_sets(flat) == {"hard": ["A→B"]}
     with pytest.raises(SafdaError, match="no data set 'surv'; did you mean 'surf'"):
         shallow.data_sets(load_benchmark("suite"), ["surv"])
+    assert shallow.data_sets(flat, tasks=["A->B"]) == {"hard": ["A→B"]}
+    with pytest.raises(SafdaError, match="no task 'A→C'; did you mean 'A→B'"):
+        shallow.data_sets(flat, tasks=["A->C"])
 
 
 def test_a_damaged_file_of_results_is_an_error_in_one_line(tmp_path):
