@@ -1,6 +1,6 @@
 """Is there an η that earns its place? Learned ones beside a random one, η = 1, and oracles for scale.
 
-    python -m benchmarks.eta --data DATA -o RUNS.jsonl [--sets surf] [--tasks A->B C->D] [--rows beta oracle] [--seeds 5]
+    python -m benchmarks.eta --data DATA -o RUNS.jsonl [--sets surf] [--tasks A->B] [--rows beta oracle] [--seeds 5]
     python -m benchmarks.hard_cases --data DATA/office31_resnet50 -o CASES
     python -m benchmarks.eta --data CASES --benchmark CASES/hard.toml -o RUNS.jsonl
 
