@@ -66,12 +66,13 @@ class Store:
 
     def result(self, cell: Cell) -> dict[str, Any] | None:
         """Return the result of a finished cell, or None."""
-        for file in (self.path(cell) / "result.json", self._taken(cell)):
+        own, taken = self.path(cell) / "result.json", self._taken(cell)
+        for file, then in ((own, "its run will be scored again"), (taken, "its cell will be run here")):
             if file.is_file():
                 try:
                     return read_json(file, schema.RESULT)
                 except SafdaError as error:
-                    warnings.warn(f"{error}; its cell will be looked at again", SafdaWarning, stacklevel=2)
+                    warnings.warn(f"{error}; {then}", SafdaWarning, stacklevel=2)
         return None
 
     def take(self, cell: Cell, result: Mapping[str, Any]) -> None:
