@@ -28,6 +28,7 @@ def test_the_demonstration_prints_a_table_draws_a_picture_and_goes_on_where_it_w
         assert row, f"{name} is not in\n{shown}"
         mean, *each = map(float, row.groups())
         assert mean == pytest.approx(sum(each) / 2, abs=0.11)
+    assert "learned" not in shown  # another row's name for a run that is there
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
 
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -41,18 +42,18 @@ def demo(folder: Path, seeds: int, all_methods: bool, console: Console) -> int:
         return 130
     if failures:
         raise SafdaError(failures[0])
-    console.print(_table(Results.of(lab)))
+    console.print(_table(Results.of(lab), [row.name for row in rows]))
     console.print(plain(f"picture: {_draw_figure(lab)}"), soft_wrap=True)
     return 0
 
 
-def _table(results: Results) -> Table:
+def _table(results: Results, rows: Sequence[str]) -> Table:
     (task,) = results.benchmark.tasks
     table = Table(title="digits-rendered → digits-handwritten, accuracy at the last step", show_edge=False)
     table.add_column("method")
     table.add_column("mean ± spread (%)", justify="right")
     table.add_column("each seed (%)", justify="right")
-    for row in results.rows:
+    for row in rows:
         each = "  ".join(f"{run.accuracy:.1f}" for run in results.of_cell(row, task).values())
         table.add_row(results.benchmark.rows[row].title, format_stat(results.stat(row, task)), each)
     return table
