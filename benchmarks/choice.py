@@ -249,12 +249,14 @@ def _highest(
             )
             for name in line["evidence"][0]
         }
-        first = {name: BEGUN_WITH.get(name, SOURCE_ONLY) for name in alone}
-        scores = {
-            name: score if first[name] == SOURCE_ONLY else (1 - begun) * score + begun * alone[first[name]]
-            for name, score in alone.items()
-        }
-        clear = [name for name in sorted(_tried(line, trusted)) if is_clear(line, name, scores)]
+        takes_part = _tried(line, trusted)
+
+        def beginning(name: str) -> float:
+            first = [alone[each] for each in BEGUN_WITH.get(name, ()) if each in takes_part and each != SOURCE_ONLY]
+            return float(np.mean(first or [alone[name]]))
+
+        scores = {name: (1 - begun) * score + begun * beginning(name) for name, score in alone.items()}
+        clear = [name for name in sorted(takes_part) if is_clear(line, name, scores)]
         return max(clear, key=scores.__getitem__, default=SOURCE_ONLY)
 
     def is_clear(line: Line, name: str, scores: dict[str, float]) -> bool:

@@ -22,7 +22,7 @@ from safda.errors import SafdaError
 from safda.evaluation.choice import SOURCE_ONLY, chance, choose, neighbour_information
 from safda.evaluation.verdict import judge, neighbour_structure
 from safda.methods import propagation
-from safda.presets import CANDIDATES
+from safda.presets import CANDIDATES, DISCRIMINANTS
 from safda.recipe import Recipe, preset
 from safda.training.checkpoint import RunFolder
 from tests.conftest import TINY, blobs
@@ -115,13 +115,15 @@ def test_half_of_a_score_is_that_of_the_one_whose_answers_it_began_with():
     tried = {SOURCE_ONLY: steps[0.1], **tried}
     alone = {name: seen["score"] for name, seen in choose(tried, []).evidence.items()}
     assert max(alone, key=alone.get) == "saf-joint"
-    begun_with = {"mdd": SOURCE_ONLY, "saf": "mdd", "mdd-joint": SOURCE_ONLY, "saf-joint": "mdd-joint"}
+    begun_with = {"mdd": [SOURCE_ONLY], "saf": ["mdd"], "mdd-joint": [SOURCE_ONLY], "saf-joint": ["mdd-joint"]}
     chosen = choose(tried, [], begun_with)
     assert chosen.name == "saf"
     assert chosen.evidence["mdd"]["score"] == alone["mdd"]
     for name in ("saf", "saf-joint"):
-        mean = (alone[name] + alone[begun_with[name]]) / 2
+        mean = (alone[name] + alone[begun_with[name][0]]) / 2
         assert chosen.evidence[name]["score"] == pytest.approx(mean, abs=1e-5)
+    several = choose(tried, [], {"saf": ["mdd", "mdd-joint", "one that was not tried"]}).evidence["saf"]["score"]
+    assert several == pytest.approx(alone["saf"] / 2 + (alone["mdd"] + alone["mdd-joint"]) / 4, abs=1e-5)
 
 
 def test_one_that_is_not_clearly_better_does_not_hide_one_that_is():
@@ -208,10 +210,11 @@ def test_the_default_tries_them_all_and_a_single_recipe_none():
     assert recipe.single().all_steps == recipe.steps
 
 
-def test_a_candidate_begins_with_one_that_was_tried_before_it():
-    names = [SOURCE_ONLY, *CANDIDATES]
+def test_a_candidate_begins_with_some_that_were_tried_before_it():
+    names = [*DISCRIMINANTS, SOURCE_ONLY, *CANDIDATES]
     for name, each in CANDIDATES.items():
-        assert names.index(each.begins_with) < names.index(name)
+        assert each.begins_with
+        assert all(names.index(other) < names.index(name) for other in each.begins_with)
 
 
 def test_candidates_are_the_first_ones_of_the_table():
@@ -240,8 +243,9 @@ def test_who_would_begin_with_one_that_is_left_out_begins_with_its_equal():
     joint = {"steps": 50, **small, "network.features": "standardised", "network.norm": "joint"}
     candidates = preset("default").override(joint).candidates()
     assert "mdd-joint" not in candidates  # it is "mdd" now
-    assert candidates["saf-prior"].begins_with == "mdd"
-    assert all(each.begins_with in [SOURCE_ONLY, *candidates] for each in candidates.values())
+    assert candidates["saf-prior"].begins_with == ("mdd",)
+    there = {*DISCRIMINANTS, SOURCE_ONLY, *candidates}
+    assert all(there.issuperset(each.begins_with) for each in candidates.values())
 
 
 def test_pseudo_labels_are_held_where_neighbours_are_often_of_other_classes():

@@ -94,7 +94,7 @@ def test_adversary_and_saf_can_be_switched_off_by_their_own_arguments():
     off = SAFClassifier(adversary="none", saf=False)._recipe()
     assert off == safda.preset("default").override(SOURCE_ONLY)
     assert off.candidates() == {}
-    assert len(SAFClassifier()._recipe().candidates()) == 6
+    assert len(SAFClassifier()._recipe().candidates()) == 7
 
 
 def test_skadas_convention_gives_the_same(data):

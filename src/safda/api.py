@@ -32,11 +32,13 @@ from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.extraction import for_network, frozen_features, image_transform
 from safda.io import refuse_within
 from safda.methods.base import Method
-from safda.methods.propagation import LabelPropagation, best_features, both_graphs
+from safda.methods.propagation import FEATURES, LabelPropagation, best_features, both_graphs
+from safda.methods.selective import selective_votes
 from safda.model import AdaptationModel, require_memory
 from safda.nn.backbones import Backbone, check_backbone, full_name
 from safda.nn.heads import FeatureScaling, moments
 from safda.nn.weights import digest_of
+from safda.presets import DISCRIMINANTS
 from safda.recipe import SOURCE_ONLY_CHANGES, Recipe, load_recipe, preset
 from safda.report.write import write_run_report
 from safda.training.checkpoint import CANDIDATES, FIRST_STAGE, Checkpoint, RunFolder, never_began
@@ -49,6 +51,7 @@ StageProgress = Callable[[int, int, str], None]
 _MOST_TURNED = 4096  # features of each domain tell its principal components
 _OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
 _COPIES = 3  # of the weights, in training: their gradients, and what the optimizer remembers
+_COMPONENTS = 256  # principal ones tell a discriminant what there is to learn
 _SOURCE_ONLY_STEPS = 500  # on features a classifier learns the source in as many
 _NOT_ADAPTED = (
     "nothing spoke clearly for adapting: the answers are those of a classifier that only learned the source "
@@ -408,8 +411,7 @@ class _Work:
         candidates = recipe.candidates(self._best_features[1])
         for number, (name, candidate) in enumerate(candidates.items(), 1):
             own = recipe.candidate({**candidate.changes, **self._for_features})
-            begins_with = predictions.get(candidate.begins_with, predictions[SOURCE_ONLY])
-            begin_with = torch.from_numpy(begins_with.probabilities)
+            begin_with = partial(self._answers_of, candidate.begins_with, predictions)
             counter = self._counter(f"candidate {number} of {len(candidates)}: {name}")
             callback = _counted(_later(self.callback, self._steps_before), counter, own.steps)
             models[name] = self._candidate(name, own.first_stage(), run, callback, begin_with)
@@ -431,6 +433,18 @@ class _Work:
             run.save_model(weights_of(self.adapted.model))
             run.save_choice(self.choice)
 
+    def _answers_of(self, names: Sequence[str], predictions: Mapping[str, Predictions]) -> Tensor:
+        """Return the average of what these say of the target, as far as they were asked; or what source only does."""
+        answers = [torch.from_numpy(predictions[name].probabilities) for name in names if name in predictions]
+        answers += [self._votes(name) for name in names if name in DISCRIMINANTS]
+        return torch.stack(answers or [torch.from_numpy(predictions[SOURCE_ONLY].probabilities)]).mean(0)
+
+    def _votes(self, name: str) -> Tensor:
+        scales = [
+            self._learned(FeatureScaling(self.features[0].inputs.shape[1], kind, _COMPONENTS)) for kind in FEATURES
+        ]
+        return selective_votes(*self.features, scales, DISCRIMINANTS[name], self._counter(f"{name} pseudo-labels"))
+
     def _graphs(self, recipe: Recipe) -> list[LabelPropagation]:
         """Return the graphs in which candidates are judged; none where a recipe's pseudo-labels do not propagate."""
         labels = recipe.of_methods.get("pseudo_labels")
@@ -444,7 +458,7 @@ class _Work:
         recipe: Recipe,
         run: RunFolder | None,
         callback: StepCallback | None,
-        begin_with: Tensor | None = None,
+        begin_with: Callable[[], Tensor] | None = None,
         learn_labels: bool = True,
     ) -> AdaptationModel:
         """Bring one candidate to its end, in a folder of its own within the run's; with a user's labels, or without."""
@@ -458,8 +472,9 @@ class _Work:
             target = target.unlabelled()
         model.setup(source, target, self._counter("neighbours"))
         if begin_with is not None:
+            answers = begin_with()
             for method in model.methods_by_name.values():
-                method.warm_start(begin_with)
+                method.warm_start(answers)
         with self.locked(own):
             train(
                 model,
@@ -493,9 +508,10 @@ class _Work:
 
     def learn_scaling(self, model: AdaptationModel) -> None:
         """Let a model learn from all features how to scale them; what another one has learned is not learned again."""
-        scaling = model.centring
-        if not isinstance(scaling, FeatureScaling):
-            return
+        if isinstance(model.centring, FeatureScaling):
+            self._learned(model.centring)
+
+    def _learned(self, scaling: FeatureScaling) -> FeatureScaling:
         key = scaling.kind, scaling.components
         if key not in self._scalings:
             knob = f"network.features = {scaling.kind!r}"
@@ -504,6 +520,7 @@ class _Work:
             scaling.learn(every, torch.cat(some))
             self._scalings[key] = scaling
         scaling.load_state_dict(self._scalings[key].state_dict())
+        return scaling
 
     def _folder_within(self, run: RunFolder | None, name: str, model: AdaptationModel) -> RunFolder | None:
         """Open a run folder within the run's, or make it: of a stage, or of a candidate."""

@@ -36,11 +36,17 @@ class Candidate(NamedTuple):
 
     Attributes:
         changes: knobs by path, where it differs from the recipe that is given.
-        begins_with: the one before it whose answers its pseudo-labels begin with.
+        begins_with: whose answers its pseudo-labels begin with, on average, as far as they are there: candidates before
+            it, and :data:`DISCRIMINANTS`.
     """
 
     changes: dict[str, Any]
-    begins_with: str = "source-only"
+    begins_with: tuple[str, ...] = ("source-only",)
+
+
+#: Who answers beside candidates and is none itself → whether each domain loses its own mean before: the votes of
+#: selective pseudo-labelling.
+DISCRIMINANTS = {"selective": False, "selective-aligned": True}
 
 
 # Principal components make a step cheaper, larger batches need fewer of them, and with less dropout MDD comes to its
@@ -59,6 +65,13 @@ _HELD: dict[str, Any] = {"saf.weight": 1.0, "pseudo_labels.hold": 0.3}
 # Where names may change, SAF must not fix them before MDD has had its say: it learns slowly, as the preset does, and
 # its weight rises all along, to 1 at the end.
 _FREE: dict[str, Any] = {"batch": 64, "network.components": 256, "saf.weight": 1.3, "saf.ramp": 1.0}
+# Several answers on average are better than what any one classifier would make of them: they are kept all along.
+_KEPT: dict[str, Any] = {
+    "saf.weight": 1.0,
+    "pseudo_labels.hold": 1.0,
+    "pseudo_labels.prior": "initial",
+    "pseudo_labels.propagation.alpha": 0.8,
+}
 _JOINT: dict[str, Any] = {"network.features": "as-is", "network.norm": "joint"}
 
 #: The recipes that a choice is made of, each by what it changes in the one that is given. MDD names the target's
@@ -68,12 +81,15 @@ _JOINT: dict[str, Any] = {"network.features": "as-is", "network.norm": "joint"}
 #: candidates, the first ones are tried.
 CANDIDATES: dict[str, Candidate] = {
     "mdd": Candidate({**_QUICK, **_MDD, "steps": 800}),
-    "saf": Candidate({**_FREE, "steps": 1500}, begins_with="mdd"),
-    "saf-held": Candidate({**_QUICK, **_HELD, "steps": 500}, begins_with="mdd"),
+    "saf": Candidate({**_FREE, "steps": 1500}, begins_with=("mdd",)),
+    "saf-held": Candidate({**_QUICK, **_HELD, "steps": 500}, begins_with=("mdd",)),
     "mdd-joint": Candidate({**_SMALL, **_MDD, **_JOINT}),
-    "saf-joint": Candidate({**_SMALL, **_SAF, **_JOINT, "steps": 800}, begins_with="mdd-joint"),
+    "saf-joint": Candidate({**_SMALL, **_SAF, **_JOINT, "steps": 800}, begins_with=("mdd-joint",)),
     "saf-prior": Candidate(
-        {**_SMALL, **_SAF, **_JOINT, "steps": 800, "pseudo_labels.prior": "initial"}, begins_with="mdd-joint"
+        {**_SMALL, **_SAF, **_JOINT, "steps": 800, "pseudo_labels.prior": "initial"}, begins_with=("mdd-joint",)
+    ),
+    "saf-ensemble": Candidate(
+        {**_QUICK, **_KEPT, "steps": 1000}, begins_with=("mdd", "saf", "saf-held", *DISCRIMINANTS)
     ),
 }
 

@@ -180,7 +180,9 @@ class Recipe:
             changes = {path: value for path, value in each.changes.items() if path not in turned}
             same_as[name] = next((other for other in found if found[other].changes == changes), name)
             if same_as[name] == name:
-                found[name] = Candidate(changes, same_as.get(each.begins_with, each.begins_with))
+                found[name] = Candidate(
+                    changes, tuple(dict.fromkeys(same_as.get(one, one) for one in each.begins_with))
+                )
         free, held = FREE_OR_HELD
         if purity is not None and {free, held} <= found.keys():
             del found[held if purity >= TRUSTED_NEIGHBOURS else free]

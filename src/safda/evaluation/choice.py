@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class Choice:
     Attributes:
         name: which one.
         evidence: name → what was looked at: ``source_labels`` and ``neighbours`` in the graph that speaks for it,
-            ``information``, ``agreement``, and the ``score`` of all four, half of it that of the one whose answers it
+            ``information``, ``agreement``, and the ``score`` of all four, half of it that of those whose answers it
             began with.
     """
 
@@ -57,19 +58,19 @@ class Choice:
 def choose(
     predictions: Mapping[str, Predictions],
     graphs: Sequence[LabelPropagation],
-    begun_with: Mapping[str, str] | None = None,
+    begun_with: Mapping[str, Sequence[str]] | None = None,
 ) -> Choice:
     """Choose among classifiers by what they say of the target; :data:`SOURCE_ONLY` must be one of them.
 
     It is taken unless the score of another is clearly higher; of those that are, the highest is. One that learned
-    pseudo-labels has made its neighbours agree, right or wrong: half of its score is that of the one whose answers they
+    pseudo-labels has made its neighbours agree, right or wrong: half of its score is that of those whose answers they
     were.
 
     Args:
         predictions: what each says of the same samples.
         graphs: of the source and these samples, such as an aligned one and one that is not; without any, what needs
             them counts nothing.
-        begun_with: name → the one, before it, whose answers its pseudo-labels began with; source only's count nothing.
+        begun_with: name → those, before it, whose answers its pseudo-labels began with; source only's count nothing.
 
     >>> sure = 9 * np.eye(3)[[0, 1, 2, 0, 1, 2]]
     >>> both = {SOURCE_ONLY: Predictions((), (), sure / 9, sure), "adapted": Predictions((), (), sure, sure)}
@@ -79,7 +80,6 @@ def choose(
     answers = {name: each.logits.argmax(1) for name, each in predictions.items()}
     spread = [graph.source_labels(GRAPH.alpha).argmax(1).numpy() for graph in graphs]
     evidence: dict[str, dict[str, float]] = {}
-    alone: dict[str, float] = {}
     for name, each in predictions.items():
         one_hot = np.eye(each.logits.shape[1])[answers[name]]
         in_graphs = [
@@ -89,15 +89,17 @@ def choose(
             }
             for graph, labels in zip(graphs, spread, strict=True)
         ]
-        seen = {
-            **max(in_graphs, key=_weighted, default={"source_labels": 0.0, "neighbours": 0.0}),
+        speaks_for_it = max(in_graphs, key=_weighted, default={"source_labels": 0.0, "neighbours": 0.0})
+        evidence[name] = {
+            **speaks_for_it,
             "information": information(Outputs(each)),
             "agreement": float((answers[name] == answers[SOURCE_ONLY]).mean()),
         }
-        alone[name] = _weighted(seen)
-        first = (begun_with or {}).get(name, SOURCE_ONLY)
-        seen["score"] = (alone[name] + alone[name if first == SOURCE_ONLY else first]) / 2
-        evidence[name] = {what: round(value, 6) for what, value in seen.items()}
+    alone = {name: _weighted(seen) for name, seen in evidence.items()}
+    for name, seen in evidence.items():
+        first = [other for other in (begun_with or {}).get(name, ()) if other in alone and other != SOURCE_ONLY]
+        seen["score"] = (alone[name] + fmean(alone[other] for other in first or [name])) / 2
+    evidence = {name: {what: round(value, 6) for what, value in seen.items()} for name, seen in evidence.items()}
     samples = len(answers[SOURCE_ONLY])
 
     def is_clear(seen: Mapping[str, float]) -> bool:

@@ -88,7 +88,7 @@ class PseudoLabels(Method):
     def warm_start(self, probabilities: Tensor) -> None:
         """Begin with what a classifier says of every sample."""
         if self._graph:
-            self._predictions, self._warm_started = probabilities, True
+            self._predictions, self._warm_started = probabilities.clone(), True
             self.refresh()
         if self.knobs.distribution_alignment and self.knobs.prior == "initial":
             self.get_buffer("initial_prior").copy_(probabilities.mean(0))
