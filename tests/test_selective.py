@@ -211,7 +211,7 @@ def test_features_that_tell_nothing_are_no_error(rows, samples):
     np.testing.assert_allclose(votes.sum(1), 1)
 
 
-# ------------------------------------------------------------------------------------------ what a candidate begins with
+# ---------------------------------------------------------------------------------------- what a candidate begins with
 
 
 def test_the_ensemble_begins_with_the_average_of_its_members(tmp_path, monkeypatch):
