@@ -96,10 +96,12 @@ CANDIDATES: dict[str, Candidate] = {
 #: The knobs in which they differ.
 VARIED = {path for candidate in CANDIDATES.values() for path in candidate.changes}
 
-#: Names may change at once where neighbours can be trusted: if in the source, whose labels are known, so many nearest
-#: neighbours are of one class, the second of these is not tried, and the first is not otherwise.
+#: Neighbours can be trusted if in the source, whose labels are known, so many nearest ones are of one class. There
+#: names may change at once, as the graph says; elsewhere they are held, and better ones are sought.
 TRUSTED_NEIGHBOURS = 0.8
 FREE_OR_HELD = ("saf", "saf-held")
+WHERE_TRUSTED = ("saf",)  #: what is tried where they can be trusted
+ELSEWHERE = ("saf-held", "saf-ensemble")  #: what is tried in its place
 
 _DEFAULT: dict[str, Any] = {
     **_RESNET50,

@@ -21,7 +21,16 @@ from safda.formats import FORMAT, check_format, is_former, renamed, upgraded_rec
 from safda.io import parse_toml, read_text
 from safda.knobs import Knob, filled, knob, to_plain
 from safda.methods import METHODS
-from safda.presets import CANDIDATES, FREE_OR_HELD, PRESETS, TRUSTED_NEIGHBOURS, VARIED, Candidate
+from safda.presets import (
+    CANDIDATES,
+    ELSEWHERE,
+    FREE_OR_HELD,
+    PRESETS,
+    TRUSTED_NEIGHBOURS,
+    VARIED,
+    WHERE_TRUSTED,
+    Candidate,
+)
 
 
 @dataclass(frozen=True)
@@ -139,10 +148,9 @@ class Recipe:
 
     @property
     def all_steps(self) -> int:
-        """Steps of all stages; where data tell which of two candidates is tried, of the longer."""
-        steps = {name: self.candidate(each.changes).steps for name, each in self.candidates().items()}
-        either = [steps.pop(name) for name in FREE_OR_HELD if name in steps]
-        heads = sum(steps.values()) + max(either, default=0) or self.steps
+        """Steps of all stages; where data tell which candidates are tried, of those that take longer."""
+        tried = [self.candidates(purity).values() for purity in (0.0, 1.0)]
+        heads = max(sum(self.candidate(each.changes).steps for each in those) for those in tried) or self.steps
         return heads + self.fine_tune.steps if self.fine_tune.enabled else heads
 
     @property
@@ -184,9 +192,10 @@ class Recipe:
                     changes, tuple(dict.fromkeys(same_as.get(one, one) for one in each.begins_with))
                 )
         free, held = FREE_OR_HELD
-        if purity is not None and {free, held} <= found.keys():
-            del found[held if purity >= TRUSTED_NEIGHBOURS else free]
-        return found
+        if purity is None or not {free, held} <= found.keys():
+            return found
+        left_out = ELSEWHERE if purity >= TRUSTED_NEIGHBOURS else WHERE_TRUSTED
+        return {name: each for name, each in found.items() if name not in left_out}
 
     def single(self) -> Recipe:
         """Return this very recipe, with no choice among others."""
