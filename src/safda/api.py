@@ -440,9 +440,9 @@ class _Work:
         return torch.stack(answers or [torch.from_numpy(predictions[SOURCE_ONLY].probabilities)]).mean(0)
 
     def _votes(self, name: str) -> Tensor:
-        scales = [
-            self._learned(FeatureScaling(self.features[0].inputs.shape[1], kind, _COMPONENTS)) for kind in FEATURES
-        ]
+        """Let selective pseudo-labelling vote, once in each scaling of the features."""
+        columns = self.features[0].inputs.shape[1]
+        scales = [self._learned(FeatureScaling(columns, kind, _COMPONENTS)) for kind in FEATURES]
         return selective_votes(*self.features, scales, DISCRIMINANTS[name], self._counter(f"{name} pseudo-labels"))
 
     def _graphs(self, recipe: Recipe) -> list[LabelPropagation]:
@@ -507,11 +507,12 @@ class _Work:
         return model
 
     def learn_scaling(self, model: AdaptationModel) -> None:
-        """Let a model learn from all features how to scale them; what another one has learned is not learned again."""
+        """Let a model learn from all features how to scale them, where it does."""
         if isinstance(model.centring, FeatureScaling):
             self._learned(model.centring)
 
     def _learned(self, scaling: FeatureScaling) -> FeatureScaling:
+        """Give a scaling what it learns of these features, or what one of its kind has learned before."""
         key = scaling.kind, scaling.components
         if key not in self._scalings:
             knob = f"network.features = {scaling.kind!r}"
