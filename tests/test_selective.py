@@ -24,6 +24,7 @@ from safda.methods.selective import (
 from safda.nn.heads import FeatureScaling
 from safda.presets import CANDIDATES
 from tests.conftest import TINY, blobs
+from tests.test_training import Killed, killed_at
 
 
 def domain(name, rows, labels=None, classes=3):
@@ -238,3 +239,18 @@ def test_the_ensemble_begins_with_the_average_of_its_members(tmp_path, monkeypat
     votes = [selective_votes(source, target, scalings, aligned).numpy() for aligned in (False, True)]
     np.testing.assert_allclose(begun[-1], np.mean([*of_networks, *votes], axis=0), atol=1e-5)
     np.testing.assert_allclose(begun[0], of_networks[0], atol=1e-6)  # SAF's are MDD's
+
+
+def test_an_ensemble_that_was_cut_short_goes_on_exactly(tmp_path):
+    (X, y), (X_target, _) = blobs(0, 0.0), blobs(1, 0.7)
+    np.savez(tmp_path / "s.npz", features=X, labels=np.random.default_rng(0).permutation(y))
+    np.savez(tmp_path / "t.npz", features=X_target)
+    ends = tmp_path / "s.npz", tmp_path / "t.npz"
+    knobs = {**TINY, "steps": 4, "checkpoint_every": 2, "choice.candidates": len(CANDIDATES)}
+    safda.fit(*ends, out=tmp_path / "whole", cpu=True, report=False, **knobs)
+    with pytest.raises(Killed):  # in the third step of the sixth candidate
+        safda.fit(*ends, out=tmp_path / "cut", cpu=True, report=False, callback=killed_at(5 * 4 + 3), **knobs)
+    assert not (tmp_path / "cut/candidates/saf-ensemble/model.safetensors").exists()
+    safda.resume(tmp_path / "cut", cpu=True, report=False)
+    for name in ("candidates/saf-ensemble/model.safetensors", "choice.json", "predictions.csv"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
