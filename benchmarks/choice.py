@@ -27,7 +27,7 @@ from safda.evaluation.choice import SOURCE_ONLY, chance, choose
 from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.methods.propagation import best_features, both_graphs
 from safda.presets import CANDIDATES as CANDIDATES_TRIED
-from safda.presets import ELSEWHERE, FREE_OR_HELD, TRUSTED_NEIGHBOURS, WHERE_TRUSTED
+from safda.presets import ELSEWHERE, FREE_OR_HELD, TRUSTED_NEIGHBOURS
 from safda.training.checkpoint import CANDIDATES
 
 ROW = "default"
@@ -215,7 +215,8 @@ def _tried(line: Line, trusted: float | None = TRUSTED_NEIGHBOURS) -> set[str]:
     """Return which candidates take part, if pseudo-labels may change at once from some purity on; None: all."""
     names = set(line["evidence"][0])
     if trusted is not None:
-        wanted, others = (WHERE_TRUSTED, ELSEWHERE) if line["purity"] >= trusted else (ELSEWHERE, WHERE_TRUSTED)
+        free = FREE_OR_HELD[:1]
+        wanted, others = (free, ELSEWHERE) if line["purity"] >= trusted else (ELSEWHERE, free)
         if names.intersection(wanted):  # a run has tried one kind alone, and that is all there is to choose from
             names.difference_update(others)
     return names

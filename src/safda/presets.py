@@ -100,8 +100,7 @@ VARIED = {path for candidate in CANDIDATES.values() for path in candidate.change
 #: names may change at once, as the graph says; elsewhere they are held, and better ones are sought.
 TRUSTED_NEIGHBOURS = 0.8
 FREE_OR_HELD = ("saf", "saf-held")
-WHERE_TRUSTED = ("saf",)  #: what is tried where they can be trusted
-ELSEWHERE = ("saf-held", "saf-ensemble")  #: what is tried in its place
+ELSEWHERE = ("saf-held", "saf-ensemble")  #: tried in place of the first of these, where they cannot be trusted
 
 _DEFAULT: dict[str, Any] = {
     **_RESNET50,

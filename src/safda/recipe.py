@@ -28,7 +28,6 @@ from safda.presets import (
     PRESETS,
     TRUSTED_NEIGHBOURS,
     VARIED,
-    WHERE_TRUSTED,
     Candidate,
 )
 
@@ -194,7 +193,7 @@ class Recipe:
         free, held = FREE_OR_HELD
         if purity is None or not {free, held} <= found.keys():
             return found
-        left_out = ELSEWHERE if purity >= TRUSTED_NEIGHBOURS else WHERE_TRUSTED
+        left_out = ELSEWHERE if purity >= TRUSTED_NEIGHBOURS else (free,)
         return {name: each for name, each in found.items() if name not in left_out}
 
     def single(self) -> Recipe:
