@@ -205,6 +205,21 @@ def test_labels_that_a_user_has_given_are_learned():
     assert (alone == swapped)[unknown].mean() < 0.2
 
 
+def test_labels_that_a_user_has_given_are_learned_in_every_round(monkeypatch):
+    (source, labels), (target, truth) = blobs(0, 0.0), blobs(1, 0.7)
+    source, target = normalize(source), normalize(target)
+    known = np.full(len(target), -1)
+    known[::7] = (truth[::7] + 1) % 3  # not what a discriminant would say: it is never sure of these
+    rounds = []
+    usual = selective.discriminant_directions
+    monkeypatch.setattr(selective, "discriminant_directions", lambda *given: rounds.append(given) or usual(*given))
+    selective_pseudo_labels(source, labels, target, False, known)
+    assert len(rounds) == 10
+    for rows, classes in rounds:
+        learned = {(*row, label) for row, label in zip(rows.tolist(), classes.tolist(), strict=True)}
+        assert learned.issuperset((*target[i].tolist(), known[i]) for i in range(0, len(target), 7))
+
+
 @pytest.mark.parametrize("samples", [1, 2, 30])
 @pytest.mark.parametrize("rows", [np.zeros((30, 4), np.float32), np.full((30, 4), 1e6, np.float32)], ids=["0", "same"])
 def test_features_that_tell_nothing_are_no_error(rows, samples):
