@@ -51,7 +51,7 @@ StageProgress = Callable[[int, int, str], None]
 _MOST_TURNED = 4096  # features of each domain tell its principal components
 _OF_THE_BACKBONE = tuple(f"network.{name}" for name in ("backbone", "pretrained", "weights", "frozen", "image_size"))
 _COPIES = 3  # of the weights, in training: their gradients, and what the optimizer remembers
-_COMPONENTS = 256  # principal ones tell a discriminant what there is to learn
+_COMPONENTS = 512  # principal ones tell a discriminant what there is to learn
 _SOURCE_ONLY_STEPS = 500  # on features a classifier learns the source in as many
 _NOT_ADAPTED = (
     "nothing spoke clearly for adapting: the answers are those of a classifier that only learned the source "
@@ -419,7 +419,9 @@ class _Work:
             self._steps_before += own.steps
         begun_with = {name: candidate.begins_with for name, candidate in candidates.items()}
         self._judged_in = self._graphs(recipe)  # held: what is said at the end needs them too
-        choice = choose(predictions, self._judged_in, begun_with)
+        members = {name for name, candidate in candidates.items() if candidate.is_member}
+        to_take = {name: each for name, each in predictions.items() if name not in members}
+        choice = choose(to_take, self._judged_in, begun_with)
         own_changes = candidates[choice.name].changes if choice.name in candidates else SOURCE_ONLY_CHANGES
         changes = {**own_changes, **self._for_features}
         self.choice = self.adapted.choice = {**choice.to_dict(), "changes": changes}

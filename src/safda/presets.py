@@ -38,10 +38,24 @@ class Candidate(NamedTuple):
         changes: knobs by path, where it differs from the recipe that is given.
         begins_with: whose answers its pseudo-labels begin with, on average, as far as they are there: candidates before
             it, and :data:`DISCRIMINANTS`.
+        neighbours_trusted: whether it is tried only where neighbours can be trusted (:data:`TRUSTED_NEIGHBOURS`), or
+            only where they cannot; None: in either case.
+        is_member: whether others begin with its answers, and it is not taken itself.
     """
 
     changes: dict[str, Any]
     begins_with: tuple[str, ...] = ("source-only",)
+    neighbours_trusted: bool | None = None
+    is_member: bool = False
+
+    def suits(self, purity: float) -> bool:
+        """Return whether it is tried where so many of the source's nearest neighbours are of one class."""
+        return self.neighbours_trusted in (None, purity >= TRUSTED_NEIGHBOURS)
+
+
+#: Neighbours can be trusted if in the source, whose labels are known, so many nearest ones are of one class. There
+#: pseudo-labels may change at once, as the graph says; elsewhere better ones are sought, and kept.
+TRUSTED_NEIGHBOURS = 0.8
 
 
 #: Who answers beside candidates and is none itself → whether each domain loses its own mean before: the votes of
@@ -60,47 +74,48 @@ _QUICK: dict[str, Any] = {
 }
 _SMALL: dict[str, Any] = {**_QUICK, "steps": 500, "network.bottleneck_width": 256, "network.classifier_width": 256}
 _MDD: dict[str, Any] = {"methods": ["mdd"]}
+# Where classes are many, more components tell them apart, and confusion must count for more than its authors have it.
+_FINE: dict[str, Any] = {**_QUICK, "network.components": 512}
+_MCC: dict[str, Any] = {**_FINE, "methods": ["mcc"], "mcc.weight": 3.0, "steps": 800}
 _SAF: dict[str, Any] = {"saf.weight": 1.0, "network.dropout": 0.5, "optimizer.weight_decay": 0.01}
-_HELD: dict[str, Any] = {"saf.weight": 1.0, "pseudo_labels.hold": 0.3}
 # Where names may change, SAF must not fix them before MDD has had its say: it learns slowly, as the preset does, and
 # its weight rises all along, to 1 at the end.
 _FREE: dict[str, Any] = {"batch": 64, "network.components": 256, "saf.weight": 1.3, "saf.ramp": 1.0}
-# Several answers on average are better than what any one classifier would make of them: they are kept all along.
+# Several answers on average are better than what any one classifier would make of them: they are kept all along. What
+# is near is told by the average of several scalings, too.
 _KEPT: dict[str, Any] = {
     "saf.weight": 1.0,
     "pseudo_labels.hold": 1.0,
     "pseudo_labels.prior": "initial",
     "pseudo_labels.propagation.alpha": 0.8,
+    "pseudo_labels.propagation.features": "all",
 }
 _JOINT: dict[str, Any] = {"network.features": "as-is", "network.norm": "joint"}
 
 #: The recipes that a choice is made of, each by what it changes in the one that is given. MDD names the target's
 #: clusters; SAF begins with those names, lets them propagate over the graph, and learns the clusters. They differ as
-#: data differ: in whether names may still change or are held for a while, in whether each domain's own statistics are a
-#: shift to be taken away or the mark of other classes, and in whether classes are as frequent as each other. With fewer
-#: candidates, the first ones are tried.
+#: data differ: in whether neighbours may change names or those of several are kept, in whether each domain's own
+#: statistics are a shift to be taken away or the mark of other classes, and in whether classes are as frequent as each
+#: other. With fewer candidates, the first ones that suit the data are tried.
 CANDIDATES: dict[str, Candidate] = {
     "mdd": Candidate({**_QUICK, **_MDD, "steps": 800}),
-    "saf": Candidate({**_FREE, "steps": 1500}, begins_with=("mdd",)),
-    "saf-held": Candidate({**_QUICK, **_HELD, "steps": 500}, begins_with=("mdd",)),
+    "saf": Candidate({**_FREE, "steps": 1500}, begins_with=("mdd",), neighbours_trusted=True),
     "mdd-joint": Candidate({**_SMALL, **_MDD, **_JOINT}),
     "saf-joint": Candidate({**_SMALL, **_SAF, **_JOINT, "steps": 800}, begins_with=("mdd-joint",)),
     "saf-prior": Candidate(
         {**_SMALL, **_SAF, **_JOINT, "steps": 800, "pseudo_labels.prior": "initial"}, begins_with=("mdd-joint",)
     ),
+    "mcc": Candidate(_MCC, neighbours_trusted=False, is_member=True),
+    "mcc-rooted": Candidate({**_MCC, "network.features": "rooted"}, neighbours_trusted=False, is_member=True),
     "saf-ensemble": Candidate(
-        {**_QUICK, **_KEPT, "steps": 1000}, begins_with=("mdd", "saf", "saf-held", *DISCRIMINANTS)
+        {**_FINE, **_KEPT, "steps": 1000},
+        begins_with=("mdd", "mcc", "mcc-rooted", *DISCRIMINANTS),
+        neighbours_trusted=False,
     ),
 }
 
 #: The knobs in which they differ.
 VARIED = {path for candidate in CANDIDATES.values() for path in candidate.changes}
-
-#: Neighbours can be trusted if in the source, whose labels are known, so many nearest ones are of one class. There
-#: names may change at once, as the graph says; elsewhere they are held, and better ones are sought.
-TRUSTED_NEIGHBOURS = 0.8
-FREE_OR_HELD = ("saf", "saf-held")
-ELSEWHERE = ("saf-held", "saf-ensemble")  #: tried in place of the first of these, where they cannot be trusted
 
 _DEFAULT: dict[str, Any] = {
     **_RESNET50,

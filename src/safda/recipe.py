@@ -21,15 +21,7 @@ from safda.formats import FORMAT, check_format, is_former, renamed, upgraded_rec
 from safda.io import parse_toml, read_text
 from safda.knobs import Knob, filled, knob, to_plain
 from safda.methods import METHODS
-from safda.presets import (
-    CANDIDATES,
-    ELSEWHERE,
-    FREE_OR_HELD,
-    PRESETS,
-    TRUSTED_NEIGHBOURS,
-    VARIED,
-    Candidate,
-)
+from safda.presets import CANDIDATES, PRESETS, VARIED, Candidate
 
 
 @dataclass(frozen=True)
@@ -148,16 +140,20 @@ class Recipe:
     @property
     def all_steps(self) -> int:
         """Steps of all stages; where data tell which candidates are tried, of those that take longer."""
-        tried = [self.candidates(purity).values() for purity in (0.0, 1.0)]
-        heads = max(sum(self.candidate(each.changes).steps for each in those) for those in tried) or self.steps
+        heads = max(sum(each.steps for each in tried) for tried in self._tried) or self.steps
         return heads + self.fine_tune.steps if self.fine_tune.enabled else heads
 
     @property
     def least_batch(self) -> int:
         """The smallest batch that anything is trained with on features."""
-        return min([self.candidate(each.changes).batch for each in self.candidates().values()] or [self.batch])
+        return min([each.batch for tried in self._tried for each in tried] or [self.batch])
 
-    def candidates(self, purity: float | None = None) -> dict[str, Candidate]:
+    @property
+    def _tried(self) -> list[list[Recipe]]:
+        """What a choice would be made of, where neighbours cannot be trusted, and where they can."""
+        return [[self.candidate(each.changes) for each in self.candidates(purity).values()] for purity in (0.0, 1.0)]
+
+    def candidates(self, purity: float) -> dict[str, Candidate]:
         """Return the recipes that a choice is made of, by name; none where none is made.
 
         A knob that is not as the default has it holds for all of them, since somebody has turned it; and so does one
@@ -165,17 +161,16 @@ class Recipe:
 
         Args:
             purity: how many nearest neighbours in the source are of one class, from
-                :func:`~safda.methods.propagation.best_features`; None leaves out none that depends on it.
+                :func:`~safda.methods.propagation.best_features`.
 
-        >>> recipe = preset("default").override({"network.norm": "joint", "choice.candidates": 4})
-        >>> list(recipe.candidates())
-        ['mdd', 'saf', 'saf-held', 'mdd-joint']
-        >>> "network.norm" in recipe.candidates()["mdd-joint"].changes
+        >>> recipe = preset("default").override({"network.norm": "joint", "choice.candidates": 3})
+        >>> list(recipe.candidates(purity=0.95)), list(recipe.candidates(purity=0.5))
+        (['mdd', 'saf', 'mdd-joint'], ['mdd', 'mdd-joint', 'saf-joint'])
+        >>> "network.norm" in recipe.candidates(0.95)["mdd-joint"].changes
         False
-        >>> preset("default").steps, "steps" in preset("default").override({"steps": 2000}).candidates()["mdd"].changes
+        >>> named = preset("default").override({"steps": 2000})
+        >>> preset("default").steps, "steps" in named.candidates(1.0)["mdd"].changes
         (2000, False)
-        >>> list(recipe.candidates(purity=0.95))
-        ['mdd', 'saf', 'mdd-joint']
         """
         if not self.choice.candidates:
             return {}
@@ -183,18 +178,15 @@ class Recipe:
         turned = {path for path, _, value in walk(self) if usual.get(path, value) != value} | set(self.fixed)
         found: dict[str, Candidate] = {}
         same_as: dict[str, str] = {}  # with knobs turned, one may be another that is there already
-        for name, each in list(CANDIDATES.items())[: self.choice.candidates]:
+        suited = [(name, each) for name, each in CANDIDATES.items() if each.suits(purity)]
+        for name, each in suited[: self.choice.candidates]:
             changes = {path: value for path, value in each.changes.items() if path not in turned}
             same_as[name] = next((other for other in found if found[other].changes == changes), name)
             if same_as[name] == name:
-                found[name] = Candidate(
-                    changes, tuple(dict.fromkeys(same_as.get(one, one) for one in each.begins_with))
-                )
-        free, held = FREE_OR_HELD
-        if purity is None or not {free, held} <= found.keys():
-            return found
-        left_out = ELSEWHERE if purity >= TRUSTED_NEIGHBOURS else (free,)
-        return {name: each for name, each in found.items() if name not in left_out}
+                begins_with = tuple(dict.fromkeys(same_as.get(one, one) for one in each.begins_with))
+                found[name] = each._replace(changes=changes, begins_with=begins_with)
+        asked = {name for each in found.values() for name in each.begins_with}
+        return {name: each for name, each in found.items() if name in asked or not each.is_member}
 
     def single(self) -> Recipe:
         """Return this very recipe, with no choice among others."""

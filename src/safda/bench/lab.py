@@ -145,8 +145,8 @@ class Lab:
     def _cell(self, row: Row, task: str, seed: int) -> Cell:
         source, target = (self.domains[end] for end in task.split("→"))
         recipe = self.benchmark.recipe(row, self.settings, seed)
-        candidates = [recipe.candidates()] if recipe.choice.candidates else []  # what is tried is not in the recipe
-        content = json.dumps([recipe.to_dict(), source.digest, target.digest, *candidates], sort_keys=True)
+        tried = [recipe.candidates(purity) for purity in (0.0, 1.0)] if recipe.choice.candidates else []
+        content = json.dumps([recipe.to_dict(), source.digest, target.digest, *tried], sort_keys=True)
         key = hashlib.sha256(content.encode()).hexdigest()[:20]
         return Cell(row.name, task, seed, recipe, source.path, target.path, key)
 
