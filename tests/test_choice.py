@@ -29,7 +29,7 @@ from tests.conftest import TINY, blobs
 from tests.test_training import Killed, killed_at
 
 STEPS = 4
-KNOBS = {**TINY, "steps": STEPS, "checkpoint_every": 2, "choice.candidates": 4}
+KNOBS = {**TINY, "steps": STEPS, "checkpoint_every": 2, "choice.candidates": 3}
 
 
 def predictions(probabilities):
@@ -205,8 +205,8 @@ def test_what_a_few_samples_of_a_small_target_speak_for_is_not_taken(samples, ta
 
 def test_the_default_tries_them_all_and_a_single_recipe_none():
     recipe = preset("default")
-    assert recipe.candidates() == CANDIDATES
-    assert recipe.single().candidates() == {}
+    assert {**recipe.candidates(0.0), **recipe.candidates(1.0)} == CANDIDATES
+    assert recipe.single().candidates(0.0) == recipe.single().candidates(1.0) == {}
     assert recipe.single().all_steps == recipe.steps
 
 
@@ -217,22 +217,31 @@ def test_a_candidate_begins_with_some_that_were_tried_before_it():
         assert all(names.index(other) < names.index(name) for other in each.begins_with)
 
 
-def test_candidates_are_the_first_ones_of_the_table():
+def test_candidates_are_the_first_ones_of_the_table_that_suit_the_data():
     recipe = preset("default").override({"choice.candidates": 3})
-    assert recipe.candidates() == dict(list(CANDIDATES.items())[:3])
-    mdd, free, held = (each.changes["steps"] for each in list(CANDIDATES.values())[:3])
-    assert recipe.all_steps == mdd + max(free, held)  # one of these two is not tried
+    tried = {purity: list(recipe.candidates(purity)) for purity in (0.0, 1.0)}
+    assert tried == {0.0: ["mdd", "mdd-joint", "saf-joint"], 1.0: ["mdd", "saf", "mdd-joint"]}
+    steps = {name: each.changes["steps"] for name, each in CANDIDATES.items()}
+    assert recipe.all_steps == max(sum(steps[name] for name in names) for names in tried.values())
+
+
+def test_a_member_is_trained_where_somebody_begins_with_it():
+    members = {name for name, each in CANDIDATES.items() if each.is_member}
+    assert members == {"mcc", "mcc-rooted"}
+    all_but_one = preset("default").override({"choice.candidates": 6})  # the first six that suit end with both members
+    assert not members & all_but_one.candidates(0.0).keys()
+    assert members <= preset("default").candidates(0.0).keys()
 
 
 def test_a_knob_that_is_named_holds_for_all_candidates_whatever_its_value():
     usual = preset("default")
     recipe = usual.override({"steps": usual.steps, "network": {"norm": usual.network.norm}})
-    tried = {name: recipe.candidate(each.changes) for name, each in recipe.candidates().items()}
+    tried = {name: recipe.candidate(each.changes) for name, each in recipe.candidates(1.0).items()}
     assert {(each.steps, each.network.norm) for each in tried.values()} == {(usual.steps, usual.network.norm)}
     assert all("fixed" not in each.to_dict() for each in [usual, recipe.single(), *tried.values()])
     for again in (Recipe.from_toml(recipe.to_toml()), Recipe.from_dict({"preset": "default", "steps": usual.steps})):
-        assert again.candidates().keys() <= recipe.candidates().keys()
-        assert {again.candidate(each.changes).steps for each in again.candidates().values()} == {usual.steps}
+        assert again.candidates(1.0).keys() <= recipe.candidates(1.0).keys()
+        assert {again.candidate(each.changes).steps for each in again.candidates(1.0).values()} == {usual.steps}
     assert Recipe.from_toml(recipe.to_toml()) == recipe
     with pytest.raises(SafdaError, match="'stps' is no knob; did you mean 'steps'"):
         usual.override({"fixed": ["stps"]})
@@ -241,39 +250,39 @@ def test_a_knob_that_is_named_holds_for_all_candidates_whatever_its_value():
 def test_who_would_begin_with_one_that_is_left_out_begins_with_its_equal():
     small = {"network.bottleneck_width": 32, "network.classifier_width": 32}
     joint = {"steps": 50, **small, "network.features": "standardised", "network.norm": "joint"}
-    candidates = preset("default").override(joint).candidates()
+    candidates = preset("default").override(joint).candidates(0.0)
     assert "mdd-joint" not in candidates  # it is "mdd" now
     assert candidates["saf-prior"].begins_with == ("mdd",)
+    assert "mcc-rooted" not in candidates  # it is "mcc" now, and counts once
+    assert candidates["saf-ensemble"].begins_with == ("mdd", "mcc", *DISCRIMINANTS)
     there = {*DISCRIMINANTS, SOURCE_ONLY, *candidates}
     assert all(there.issuperset(each.begins_with) for each in candidates.values())
 
 
-def test_pseudo_labels_are_held_and_averaged_where_neighbours_are_often_of_other_classes():
+def test_names_of_several_are_averaged_where_neighbours_are_often_of_other_classes():
     recipe = preset("default")
-    names = list(CANDIDATES)
-    assert list(recipe.candidates(purity=0.8)) == [name for name in names if name not in ("saf-held", "saf-ensemble")]
-    assert list(recipe.candidates(purity=0.79)) == [name for name in names if name != "saf"]
-    two = recipe.override({"choice.candidates": 2})
-    assert list(two.candidates(purity=0.5)) == ["mdd", "saf"]  # what is asked for is tried
+    either = ["mdd", "mdd-joint", "saf-joint", "saf-prior"]
+    assert set(recipe.candidates(purity=0.8)) == {*either, "saf"}
+    assert set(recipe.candidates(purity=0.79)) == {*either, "mcc", "mcc-rooted", "saf-ensemble"}
 
 
 def test_a_knob_that_somebody_turned_holds_for_every_candidate():
     recipe = preset("default").override({"steps": 9, "network.features": "standardised"})
-    made = {name: recipe.candidate(each.changes) for name, each in recipe.candidates().items()}
+    made = {name: recipe.candidate(each.changes) for name, each in recipe.candidates(0.0).items()}
     assert {each.steps for each in made.values()} == {9}
     assert {each.network.features for each in made.values()} == {"standardised"}
     assert made["mdd-joint"].network.norm == "joint"
 
 
 def test_candidates_that_would_be_the_same_are_tried_once():
-    tried = preset("default").override({"network.features": "as-is", "pseudo_labels.prior": "initial"}).candidates()
+    tried = preset("default").override({"network.features": "as-is", "pseudo_labels.prior": "initial"}).candidates(1.0)
     assert "saf-joint" in tried
     assert "saf-prior" not in tried
 
 
 def test_whoever_names_methods_gets_these():
     recipe = preset("default").override({"choice.candidates": 3}).override({"methods": ["cdan", "saf"]})
-    assert recipe.candidates() == {}
+    assert recipe.candidates(0.0) == recipe.candidates(1.0) == {}
 
 
 # --------------------------------------------------------------------------------------------------------- a run
@@ -357,11 +366,18 @@ def test_where_lengths_tell_classes_they_are_kept(tmp_path):
     assert adapted.summary["structure"]["neighbours"] > plain["neighbours"] + 0.3  # lengths tell who is near, too
 
 
-def test_a_run_holds_names_where_the_sources_neighbours_are_of_other_classes(both, tmp_path):
+def test_what_is_tried_where_neighbours_are_of_other_classes_and_that_members_are_not_taken(
+    both, tmp_path, monkeypatch
+):
     (source, labels), target = both
     mixed = np.random.default_rng(0).permutation(labels)
-    safda.fit((source, mixed), target, out=tmp_path / "run", cpu=True, **KNOBS)
-    assert set(RunFolder.open(tmp_path / "run").choice["evidence"]) == {SOURCE_ONLY, "mdd", "saf-held", "mdd-joint"}
+    monkeypatch.setattr("safda.evaluation.choice._DEVIATIONS", -100.0)  # so that every one of them could be taken
+    knobs = {**KNOBS, "choice.candidates": len(CANDIDATES)}
+    adapted = safda.fit((source, mixed), target, out=tmp_path / "run", cpu=True, **knobs)
+    run = RunFolder.open(tmp_path / "run")
+    assert set(run.choice["evidence"]) == {SOURCE_ONLY, "mdd", "mdd-joint", "saf-joint", "saf-prior", "saf-ensemble"}
+    assert {"mcc", "mcc-rooted"} <= {folder.name for folder in (run.path / "candidates").iterdir()}
+    assert adapted.choice["chosen"] in run.choice["evidence"]
 
 
 def test_a_summary_from_before_there_was_a_choice_can_still_be_judged(both, tmp_path):

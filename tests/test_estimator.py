@@ -93,8 +93,8 @@ def test_saf_does_something_beside_the_adversary_and_without_it(seed):
 def test_adversary_and_saf_can_be_switched_off_by_their_own_arguments():
     off = SAFClassifier(adversary="none", saf=False)._recipe()
     assert off == safda.preset("default").override(SOURCE_ONLY)
-    assert off.candidates() == {}
-    assert len(SAFClassifier()._recipe().candidates()) == 7
+    assert off.candidates(0.0) == off.candidates(1.0) == {}
+    assert len(SAFClassifier()._recipe().candidates(0.0)) == 7
 
 
 def test_skadas_convention_gives_the_same(data):

@@ -76,6 +76,17 @@ def test_edges_are_those_between_nearest_neighbours_by_cosine_of_features_alike_
     np.testing.assert_allclose(affinity.toarray(), expected, atol=1e-5)
 
 
+def test_in_all_features_the_affinity_is_the_mean_of_each(source, target):
+    seen = []
+    knobs = PropagationKnobs(neighbours=0.3, cross_domain=0.2, features="all")
+    graph = LabelPropagation(source, target, knobs, progress=lambda done, total: seen.append(done / total))
+    whole = np.mean([affinity_pair_by_pair(source, target, 0.1, 0.2, kind)[40:] for kind in FEATURES], axis=0)
+    np.testing.assert_allclose(graph.affinity.toarray(), whole[:, 40:], atol=1e-5)
+    np.testing.assert_allclose(graph.from_source, whole[:, :40] @ np.eye(3)[np.arange(40) % 3], atol=1e-5)
+    assert seen == sorted(seen)  # one search, for whoever looks on
+    assert seen[-1] == 1
+
+
 def clusters(noise):
     """Four classes in eight dimensions, each class in two of them, and noise."""
     labels = np.arange(200) % 4

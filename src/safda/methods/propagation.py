@@ -95,9 +95,14 @@ class LabelPropagation:
         self._made_of = ref(source), ref(target), knobs, align
         labels, classes = source.labelled("label propagation")
         kinds = FEATURES if knobs.features == "all" else (knobs.features,)
-        ways = [(alignments if align else unaligned)(source, target, kind) for kind in kinds]
         share = knobs.neighbours / len(classes)
-        rows, affinity = target_affinity(source, target, ways, share, knobs.cross_domain, progress)
+        affinities = []
+        for number, kind in enumerate(kinds):
+            ways = (alignments if align else unaligned)(source, target, kind)
+            counted = _part_of(progress, number, len(kinds))
+            rows, found = target_affinity(source, target, ways, share, knobs.cross_domain, counted)
+            affinities.append(found)
+        affinity = sum(affinities[1:], affinities[0]) / len(affinities)
         self.affinity = affinity[:, len(rows) :]
         self.from_source = affinity[:, : len(rows)] @ F.one_hot(labels[rows], len(classes)).float().numpy()
         known = torch.full((len(target),), -1) if target.known_labels is None else target.known_labels
@@ -169,7 +174,7 @@ def both_graphs(
 def target_affinity(
     source: Domain,
     target: Domain,
-    ways: Sequence[tuple[RowMap, RowMap]],
+    ways: tuple[RowMap, RowMap],
     neighbours: float,
     cross_domain: float,
     progress: ProgressCallback | None = None,
@@ -178,7 +183,7 @@ def target_affinity(
 
     Args:
         source, target: domains of features.
-        ways: how each domain's are aligned, from :func:`alignments`; of several, the affinity is the mean.
+        ways: how each domain's are aligned, from :func:`alignments`.
         neighbours: how many each sample has in a domain, as a share of its size.
         cross_domain: what an edge between the domains counts, beside one within.
         progress: called with (done, total) as the search goes on.
@@ -187,25 +192,22 @@ def target_affinity(
         the source's rows that take part, and the target's rows of L = D^−½·S·D^−½: a column for each of those, then one
         for each target sample. S has the weights of edges, and D its rows' sums.
     """
+    align_source, align_target = ways
     rows = evenly_spaced_rows(len(source), _MOST_CANDIDATES)
-    some = Domain(source.name, source.batch(rows))
-    counted = _counter(progress, 2 * len(ways) * (len(rows) + len(target)))
+    there = _NeighbourSearch(Domain(source.name, source.batch(rows)), align_source, neighbours)
+    here = _NeighbourSearch(target, align_target, neighbours)
+    counted = _counter(progress, 2 * (len(rows) + len(target)))
 
     def nearest(of: _NeighbourSearch, among: _NeighbourSearch) -> csr_array:
         return among.nearest(counted(map(of.align, evaluation_batches(of.domain))), exclude_self=of is among)
 
-    def affinity_by(align_source: RowMap, align_target: RowMap) -> csr_array:
-        there = _NeighbourSearch(some, align_source, neighbours)
-        here = _NeighbourSearch(target, align_target, neighbours)
-        source_source, source_target = nearest(there, there), nearest(there, here)
-        target_source, target_target = nearest(here, there), nearest(here, here)
-        within = [_symmetric(each, each.T) for each in (source_source, target_target)]
-        between = cross_domain * _symmetric(target_source, source_target.T)
-        affinity = block_array([[within[0], between.T], [between, within[1]]])
-        return _normalised(affinity.tocsr())[len(rows) :]
-
-    found = [affinity_by(*way) for way in ways]
-    return rows, sum(found[1:], found[0]) / len(found)
+    source_source, source_target = nearest(there, there), nearest(there, here)
+    target_source, target_target = nearest(here, there), nearest(here, here)
+    between = cross_domain * _symmetric(target_source, source_target.T)
+    affinity = block_array(
+        [[_symmetric(source_source, source_source.T), between.T], [between, _symmetric(target_target, target_target.T)]]
+    )
+    return rows, _normalised(affinity.tocsr())[len(rows) :]
 
 
 def nearest_samples(domain: Domain, features: str = "centred") -> csr_array:
@@ -334,6 +336,13 @@ class _NeighbourSearch:
             start += len(batch)
         entries = (torch.cat(weights).numpy().ravel(), torch.cat(columns).numpy().ravel(), most * np.arange(start + 1))
         return csr_array(entries, shape=(start, len(self.domain)))
+
+
+def _part_of(progress: ProgressCallback | None, number: int, parts: int) -> ProgressCallback | None:
+    """Make of a callback one for a search that is one of several."""
+    if progress is None:
+        return None
+    return lambda done, total: progress(number * total + done, parts * total)
 
 
 def _counter(progress: ProgressCallback | None, total: int) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
