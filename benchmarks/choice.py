@@ -270,8 +270,9 @@ def _highest(
         takes_part = _tried(line, trusted)
 
         def beginning(name: str) -> float:
-            first = [alone[each] for each in BEGUN_WITH.get(name, ()) if each in takes_part and each != SOURCE_ONLY]
-            return float(np.mean(first or [alone[name]]))
+            first = BEGUN_WITH.get(name, ())
+            counts = SOURCE_ONLY not in first and takes_part.issuperset(first)
+            return float(np.mean([alone[each] for each in (counts and first) or [name]]))
 
         scores = {name: (1 - begun) * score + begun * beginning(name) for name, score in alone.items()}
         clear = [name for name in sorted(takes_part) if is_clear(line, name, scores)]

@@ -122,8 +122,10 @@ def test_half_of_a_score_is_that_of_the_one_whose_answers_it_began_with():
     for name in ("saf", "saf-joint"):
         mean = (alone[name] + alone[begun_with[name][0]]) / 2
         assert chosen.evidence[name]["score"] == pytest.approx(mean, abs=1e-5)
-    several = choose(tried, [], {"saf": ["mdd", "mdd-joint", "one that was not tried"]}).evidence["saf"]["score"]
+    several = choose(tried, [], {"saf": ["mdd", "mdd-joint"]}).evidence["saf"]["score"]
     assert several == pytest.approx(alone["saf"] / 2 + (alone["mdd"] + alone["mdd-joint"]) / 4, abs=1e-5)
+    with_others = choose(tried, [], {"saf": ["mdd", "one that is not judged"]}).evidence["saf"]["score"]
+    assert with_others == alone["saf"]
 
 
 def test_one_that_is_not_clearly_better_does_not_hide_one_that_is():

@@ -43,7 +43,7 @@ class Choice:
     Attributes:
         name: which one.
         evidence: name → what was looked at: ``source_labels`` and ``neighbours`` in the graph that speaks for it,
-            ``information``, ``agreement``, and the ``score`` of all four, half of it that of those whose answers it
+            ``information``, ``agreement``, and the ``score`` of all four, half of it that of the one whose answers it
             began with.
     """
 
@@ -63,14 +63,15 @@ def choose(
     """Choose among classifiers by what they say of the target; :data:`SOURCE_ONLY` must be one of them.
 
     It is taken unless the score of another is clearly higher; of those that are, the highest is. One that learned
-    pseudo-labels has made its neighbours agree, right or wrong: half of its score is that of those whose answers they
-    were.
+    pseudo-labels has made its neighbours agree, right or wrong: half of its score is that of the one whose answers they
+    were. An ensemble's were those of many that are not judged here, and its answers must speak for themselves.
 
     Args:
         predictions: what each says of the same samples.
         graphs: of the source and these samples, such as an aligned one and one that is not; without any, what needs
             them counts nothing.
-        begun_with: name → those, before it, whose answers its pseudo-labels began with; source only's count nothing.
+        begun_with: name → those whose answers its pseudo-labels began with, on average; it counts where all of them are
+            judged, and none is source only.
 
     >>> sure = 9 * np.eye(3)[[0, 1, 2, 0, 1, 2]]
     >>> both = {SOURCE_ONLY: Predictions((), (), sure / 9, sure), "adapted": Predictions((), (), sure, sure)}
@@ -97,8 +98,9 @@ def choose(
         }
     alone = {name: _weighted(seen) for name, seen in evidence.items()}
     for name, seen in evidence.items():
-        first = [other for other in (begun_with or {}).get(name, ()) if other in alone and other != SOURCE_ONLY]
-        seen["score"] = (alone[name] + fmean(alone[other] for other in first or [name])) / 2
+        first = (begun_with or {}).get(name, ())
+        counts = SOURCE_ONLY not in first and alone.keys() >= set(first)
+        seen["score"] = (alone[name] + fmean(alone[other] for other in (counts and first) or [name])) / 2
     evidence = {name: {what: round(value, 6) for what, value in seen.items()} for name, seen in evidence.items()}
     samples = len(answers[SOURCE_ONLY])
 
