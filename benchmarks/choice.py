@@ -271,8 +271,9 @@ def _highest(
 
         def beginning(name: str) -> float:
             first = BEGUN_WITH.get(name, ())
-            counts = SOURCE_ONLY not in first and takes_part.issuperset(first)
-            return float(np.mean([alone[each] for each in (counts and first) or [name]]))
+            if SOURCE_ONLY in first or not takes_part.issuperset(first):
+                first = ()
+            return float(np.mean([alone[each] for each in first or (name,)]))
 
         scores = {name: (1 - begun) * score + begun * beginning(name) for name, score in alone.items()}
         clear = [name for name in sorted(takes_part) if is_clear(line, name, scores)]

@@ -145,6 +145,7 @@ class Lab:
     def _cell(self, row: Row, task: str, seed: int) -> Cell:
         source, target = (self.domains[end] for end in task.split("→"))
         recipe = self.benchmark.recipe(row, self.settings, seed)
+        # what is tried is not in the recipe
         tried = [recipe.candidates(purity) for purity in (0.0, 1.0)] if recipe.choice.candidates else []
         content = json.dumps([recipe.to_dict(), source.digest, target.digest, *tried], sort_keys=True)
         key = hashlib.sha256(content.encode()).hexdigest()[:20]

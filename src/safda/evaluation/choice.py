@@ -99,8 +99,9 @@ def choose(
     alone = {name: _weighted(seen) for name, seen in evidence.items()}
     for name, seen in evidence.items():
         first = (begun_with or {}).get(name, ())
-        counts = SOURCE_ONLY not in first and alone.keys() >= set(first)
-        seen["score"] = (alone[name] + fmean(alone[other] for other in (counts and first) or [name])) / 2
+        if SOURCE_ONLY in first or not alone.keys() >= set(first):
+            first = ()
+        seen["score"] = (alone[name] + fmean(alone[other] for other in first or (name,))) / 2
     evidence = {name: {what: round(value, 6) for what, value in seen.items()} for name, seen in evidence.items()}
     samples = len(answers[SOURCE_ONLY])
 
