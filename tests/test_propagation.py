@@ -83,6 +83,7 @@ def test_in_all_features_the_affinity_is_the_mean_of_each(source, target):
     whole = np.mean([affinity_pair_by_pair(source, target, 0.1, 0.2, kind)[40:] for kind in FEATURES], axis=0)
     np.testing.assert_allclose(graph.affinity.toarray(), whole[:, 40:], atol=1e-5)
     np.testing.assert_allclose(graph.from_source, whole[:, :40] @ np.eye(3)[np.arange(40) % 3], atol=1e-5)
+    assert graph.affinity.dtype == graph.from_source.dtype == np.float32
     assert seen == sorted(seen)  # one search, for whoever looks on
     assert seen[-1] == 1
 

@@ -102,7 +102,8 @@ class LabelPropagation:
             counted = _part_of(progress, number, len(kinds))
             rows, found = target_affinity(source, target, ways, share, knobs.cross_domain, counted)
             affinities.append(found)
-        affinity = sum(affinities[1:], affinities[0]) / len(affinities)
+        affinity = sum(affinities[1:], affinities[0])
+        affinity.data /= len(affinities)  # in place: divided as a whole it would be of double precision
         self.affinity = affinity[:, len(rows) :]
         self.from_source = affinity[:, : len(rows)] @ F.one_hot(labels[rows], len(classes)).float().numpy()
         known = torch.full((len(target),), -1) if target.known_labels is None else target.known_labels
