@@ -99,15 +99,16 @@ def test_alignment_takes_from_classes_that_are_predicted_often(strength):
 
 
 @pytest.mark.parametrize("strength", [1.0, 0.5])
-def test_alignment_to_the_prior_that_the_run_was_begun_with(strength):
-    """With predictions that are always the same, p, and a prior q: p · (q / p)^strength, normalised."""
-    _, pseudo_labels, _ = make(distribution_alignment=strength, prior="initial")
+@pytest.mark.parametrize(("prior", "power"), [("initial", 1.0), ("tempered", 0.5)])
+def test_alignment_to_the_prior_that_the_run_was_begun_with(strength, prior, power):
+    """With predictions that are always the same, p, and a prior q, or its root: p · (q / p)^strength, normalised."""
+    _, pseudo_labels, _ = make(distribution_alignment=strength, prior=prior)
     begun = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.7, 0.2]]).double()
     pseudo_labels.warm_start(begun)
     logits = torch.tensor([math.log(4.0), 0.0, 0.0]).double().expand(TARGETS, 3)
     for _ in range(3000):
         labels = pseudo_labels._transformed(logits.softmax(1))
-    p, q = torch.tensor([2 / 3, 1 / 6, 1 / 6]).double(), torch.tensor([0.5, 0.4, 0.1]).double()
+    p, q = torch.tensor([2 / 3, 1 / 6, 1 / 6]).double(), torch.tensor([0.5, 0.4, 0.1]).double() ** power
     wanted = p * (q / p) ** strength
     torch.testing.assert_close(labels, (wanted / wanted.sum()).expand(TARGETS, 3), atol=1e-3, rtol=0)
 
