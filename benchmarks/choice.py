@@ -132,8 +132,9 @@ def by_data_set(lines: list[Line], single: Accuracies) -> str:
     for line in lines:
         tasks.setdefault((line["set"], line["task"]), []).append(line)
     columns = "source only | `mdd` alone | single recipe | **the default** | oracle's best"
+    beside = f"{columns} | each seed | worst, beside source only"
     rows = [f"| data | task | seeds | {columns} | taken |", "|---|---|" + "---:|" * 6 + "---|"]
-    summaries = [f"| data | tasks | {columns} | worst, beside source only |", "|---|" + "---:|" * 6 + "---|"]
+    summaries = [f"| data | tasks | {beside} |", "|---|" + "---:|" * 7 + "---|"]
     for name in dict.fromkeys(each for each, _ in tasks):
         numbers = []
         for key in (key for key in tasks if key[0] == name):
@@ -150,8 +151,17 @@ def by_data_set(lines: list[Line], single: Accuracies) -> str:
             rows.append(f"| {name} | {key[1]} | {len(of_task)} | {_cells(number)} | {taken} |")
         mean = np.mean([number for _, number in numbers], axis=0).tolist()
         worst, task = min((number[3] - number[0], task) for task, number in numbers)
-        summaries.append(f"| {name} | {len(numbers)} | {_cells(mean)} | {worst:+.1f}, {task} |")
+        spread = _spread([line for line in lines if line["set"] == name])
+        summaries.append(f"| {name} | {len(numbers)} | {_cells(mean)} | {spread} | {worst:+.1f}, {task} |")
     return "\n".join([*rows, "", *summaries])
+
+
+def _spread(lines: list[Line]) -> str:
+    """Return what the default's mean over tasks is with each seed that all tasks have been run with."""
+    tasks = {line["task"] for line in lines}
+    of_seeds = ([line for line in lines if line["seed"] == seed] for seed in sorted({line["seed"] for line in lines}))
+    whole = [of_seed for of_seed in of_seeds if {line["task"] for line in of_seed} == tasks]
+    return ", ".join(f"{np.mean([line['accuracy'][line['chosen']] for line in each]):.1f}" for each in whole)
 
 
 def _cells(numbers: list[float]) -> str:
