@@ -82,10 +82,11 @@ _SAF: dict[str, Any] = {"saf.weight": 1.0, "network.dropout": 0.5, "optimizer.we
 # Where names may change, SAF must not fix them before MDD has had its say: it learns slowly, as the preset does, and
 # its weight rises all along, to 1 at the end.
 _FREE: dict[str, Any] = {"batch": 64, "network.components": 256, "saf.weight": 1.3, "saf.ramp": 1.0}
-# Several answers on average are better than what any one classifier would make of them: they are kept all along. What
-# is near is told by the average of several scalings, too.
+# Several answers on average are better than what any one classifier would make of them: they are kept all along, and
+# since nothing drifts then, SAF needs no other method beside it. What is near is told by several scalings on average.
 _KEPT: dict[str, Any] = {
-    "saf.weight": 1.0,
+    "methods": ["saf"],
+    "saf.weight": 3.0,
     "pseudo_labels.hold": 1.0,
     "pseudo_labels.prior": "tempered",
     "pseudo_labels.propagation.alpha": 0.8,
