@@ -128,6 +128,21 @@ def test_half_of_a_score_is_that_of_the_one_whose_answers_it_began_with():
     assert with_others == alone["saf"]
 
 
+@pytest.mark.parametrize(("sureness", "taken"), [(4.8, "ensemble"), (4.0, "mdd")])
+def test_where_scores_cannot_be_told_apart_the_one_that_began_with_most_others_is_taken(sureness, taken):
+    """``ensemble`` answers one of fifty samples otherwise: by chance, scores differ by √(1/50/50) = 0.02."""
+    answers = np.eye(2)[np.arange(50) % 2]
+    others = np.concatenate([answers[:1, ::-1], answers[1:]])
+    tried = {SOURCE_ONLY: 0.01 * answers, "mdd": 5 * answers, "joint": 4.9 * answers, "ensemble": sureness * others}
+    given = {name: Predictions((), (), each, each) for name, each in tried.items()}
+    begun_with = {"mdd": [SOURCE_ONLY], "joint": [SOURCE_ONLY], "ensemble": ["mdd", "votes"]}
+    choice = choose(given, [], begun_with)
+    score = {name: seen["score"] for name, seen in choice.evidence.items()}
+    assert score["mdd"] > score["joint"] > score["ensemble"]
+    assert (score["mdd"] - score["ensemble"] < 0.02) is (taken == "ensemble")
+    assert choice.name == taken
+
+
 def test_one_that_is_not_clearly_better_does_not_hide_one_that_is():
     """``bold`` has the higher score, but with most answers changed it may be chance; ``careful`` changes none."""
     answers = np.eye(2)[np.arange(50) % 2]

@@ -34,6 +34,7 @@ SOURCE_ONLY = "source-only"  #: what a choice calls the classifier that did not 
 # How sure a classifier is depends on its recipe, and source only agrees with itself: neither may count for much.
 _COUNTS = {"source_labels": 1.0, "neighbours": 0.5, "information": 0.25, "agreement": 0.3}
 _DEVIATIONS = 2.0  # of :func:`chance`: by so many must a score be above source only's
+_TIE = 1.0  # … and by so many above another candidate's, to be told from it
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,11 @@ def choose(
 ) -> Choice:
     """Choose among classifiers by what they say of the target; :data:`SOURCE_ONLY` must be one of them.
 
-    It is taken unless the score of another is clearly higher; of those that are, the highest is. One that learned
-    pseudo-labels has made its neighbours agree, right or wrong: half of its score is that of the one whose answers they
-    were. An ensemble's were those of many that are not judged here, and its answers must speak for themselves.
+    It is taken unless the score of another is clearly higher; of those that are, the highest is. Where several cannot
+    be told from the highest, chance would decide: the one that began with the answers of most others is taken, and of
+    these the first. One that learned pseudo-labels has made its neighbours agree, right or wrong: half of its score is
+    that of the one whose answers they were. An ensemble's were those of many that are not judged here, and its answers
+    must speak for themselves.
 
     Args:
         predictions: what each says of the same samples.
@@ -79,6 +82,34 @@ def choose(
     'adapted'
     """
     answers = {name: each.logits.argmax(1) for name, each in predictions.items()}
+    begun_with = begun_with or {}
+    evidence = _scored(_evidence(predictions, answers, graphs), begun_with)
+    samples = len(answers[SOURCE_ONLY])
+
+    def score(name: str) -> float:
+        return evidence[name]["score"]
+
+    def by_chance(one: str, other: str) -> float:
+        return chance(float((answers[one] == answers[other]).mean()), samples)
+
+    def is_clear(name: str) -> bool:
+        return score(name) > score(SOURCE_ONLY) + _DEVIATIONS * by_chance(name, SOURCE_ONLY)
+
+    def is_as_good(name: str) -> bool:
+        return score(name) >= score(highest) - _TIE * by_chance(name, highest)
+
+    def others(name: str) -> int:
+        return len(set(begun_with.get(name, ())) - {SOURCE_ONLY})
+
+    clear = [name for name in evidence if is_clear(name)]
+    highest = max(clear, key=score, default=SOURCE_ONLY)
+    return Choice(max(filter(is_as_good, clear), key=others, default=SOURCE_ONLY), evidence)
+
+
+def _evidence(
+    predictions: Mapping[str, Predictions], answers: Mapping[str, NDArray[Any]], graphs: Sequence[LabelPropagation]
+) -> dict[str, dict[str, float]]:
+    """Look at each classifier, in the graph that speaks for it."""
     spread = [graph.source_labels(GRAPH.alpha).argmax(1).numpy() for graph in graphs]
     evidence: dict[str, dict[str, float]] = {}
     for name, each in predictions.items():
@@ -96,21 +127,22 @@ def choose(
             "information": information(Outputs(each)),
             "agreement": float((answers[name] == answers[SOURCE_ONLY]).mean()),
         }
+    return evidence
+
+
+def _scored(
+    evidence: Mapping[str, Mapping[str, float]], begun_with: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, float]]:
+    """Add each classifier's score: half of it is that of those it began with, where all of them are judged."""
     alone = {name: _weighted(seen) for name, seen in evidence.items()}
+    scored = {}
     for name, seen in evidence.items():
-        first = (begun_with or {}).get(name, ())
+        first = begun_with.get(name, ())
         if SOURCE_ONLY in first or not alone.keys() >= set(first):
             first = ()
-        seen["score"] = (alone[name] + fmean(alone[other] for other in first or (name,))) / 2
-    evidence = {name: {what: round(value, 6) for what, value in seen.items()} for name, seen in evidence.items()}
-    samples = len(answers[SOURCE_ONLY])
-
-    def is_clear(seen: Mapping[str, float]) -> bool:
-        margin = _DEVIATIONS * chance(seen["agreement"], samples)
-        return seen["score"] > evidence[SOURCE_ONLY]["score"] + margin
-
-    clear = [name for name, seen in evidence.items() if is_clear(seen)]
-    return Choice(max(clear, key=lambda name: evidence[name]["score"], default=SOURCE_ONLY), evidence)
+        score = (alone[name] + fmean(alone[other] for other in first or (name,))) / 2
+        scored[name] = {what: round(value, 6) for what, value in {**seen, "score": score}.items()}
+    return scored
 
 
 def chance(agreement: float, samples: int) -> float:
