@@ -229,6 +229,7 @@ def test_a_candidate_is_judged_in_the_graph_that_speaks_for_it_and_who_is_harmed
         "purity": 0.9,
         "chosen": "source-only",
         "accuracy": {"source-only": 95.0, "mdd": 70.0},
+        "alike": {"source-only": {"source-only": 1.0, "mdd": 0.8}, "mdd": {"source-only": 0.8, "mdd": 1.0}},
         "evidence": [
             {"source-only": judged(0.6), "mdd": judged(0.9)},  # aligned
             {"source-only": judged(0.95), "mdd": judged(0.5)},

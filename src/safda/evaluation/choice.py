@@ -34,7 +34,7 @@ SOURCE_ONLY = "source-only"  #: what a choice calls the classifier that did not 
 # How sure a classifier is depends on its recipe, and source only agrees with itself: neither may count for much.
 _COUNTS = {"source_labels": 1.0, "neighbours": 0.5, "information": 0.25, "agreement": 0.3}
 _DEVIATIONS = 2.0  # of :func:`chance`: by so many must a score be above source only's
-_TIE = 1.0  # … and by so many above another candidate's, to be told from it
+_TIE = 0.25  # … and by so many above another candidate's, to be told from it
 
 
 @dataclass(frozen=True)
