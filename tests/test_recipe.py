@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from safda.errors import SafdaError
 from safda.methods import METHODS
+from safda.presets import CANDIDATES
 from safda.recipe import PRESETS, Recipe, load_recipe, preset, walk
 
 
@@ -251,3 +252,12 @@ def test_a_recipe_of_an_earlier_format_is_read():
 )
 def test_what_an_earlier_format_switched_off_takes_no_part(text, methods):
     assert Recipe.from_toml(text).methods == methods
+
+
+def test_fine_tuning_keeps_pseudo_labels_only_where_saf_has_no_companion():
+    """Beside MDD they are let go, since the network improves; SAF alone would drift with them."""
+    beside = preset("fine-tune").override({"choice.candidates": 0, "pseudo_labels.hold": 1.0})
+    assert beside.second_stage()["pseudo_labels"].hold == 0.0
+    ensemble = preset("fine-tune").candidate(CANDIDATES["saf-ensemble"].changes)
+    assert ensemble.methods == ("saf",)
+    assert ensemble.second_stage()["pseudo_labels"].hold == 1.0

@@ -214,9 +214,14 @@ class Recipe:
                 changes[path] = _AT_ONCE
             if path.endswith(".propagation.alpha"):
                 changes[path] = self.fine_tune.alpha
-            if path == "pseudo_labels.hold":  # the network that labels began with is the one that learns
-                changes[path] = 0.0
+            if path == "pseudo_labels.hold" and not self.rides_alone:
+                changes[path] = 0.0  # the network that labels began with is the one that learns
         return self.first_stage().override(changes)
+
+    @property
+    def rides_alone(self) -> bool:
+        """Whether SAF, or another method that rides, has no companion that keeps its labels from drifting."""
+        return bool(self.methods) and all(METHODS[name].rides for name in self.methods)
 
     def source_only(self) -> Recipe:
         """Return the experiment without adaptation, as the row "source" of benchmarks has it."""
