@@ -222,7 +222,10 @@ def test_what_a_few_samples_of_a_small_target_speak_for_is_not_taken(samples, ta
 
 def test_the_default_tries_them_all_and_a_single_recipe_none():
     recipe = preset("default")
-    assert {**recipe.candidates(0.0), **recipe.candidates(1.0)} == CANDIDATES
+    expected = dict(CANDIDATES)
+    for name in ("mcc-again", "mcc-rooted-again"):
+        expected[name] = expected[name]._replace(changes={**expected[name].changes, "seed": 1000})
+    assert {**recipe.candidates(0.0), **recipe.candidates(1.0)} == expected
     assert recipe.single().candidates(0.0) == recipe.single().candidates(1.0) == {}
     assert recipe.single().all_steps == recipe.steps
 
@@ -244,8 +247,8 @@ def test_candidates_are_the_first_ones_of_the_table_that_suit_the_data():
 
 def test_a_member_is_trained_where_somebody_begins_with_it():
     members = {name for name, each in CANDIDATES.items() if each.is_member}
-    assert members == {"mcc", "mcc-rooted"}
-    all_but_one = preset("default").override({"choice.candidates": 6})  # the first six that suit end with both members
+    assert members == {"mcc", "mcc-again", "mcc-rooted", "mcc-rooted-again"}
+    all_but_one = preset("default").override({"choice.candidates": 8})  # the first eight that suit end with all members
     assert not members & all_but_one.candidates(0.0).keys()
     assert members <= preset("default").candidates(0.0).keys()
 
@@ -270,8 +273,8 @@ def test_who_would_begin_with_one_that_is_left_out_begins_with_its_equal():
     candidates = preset("default").override(joint).candidates(0.0)
     assert "mdd-joint" not in candidates  # it is "mdd" now
     assert candidates["saf-prior"].begins_with == ("mdd",)
-    assert "mcc-rooted" not in candidates  # it is "mcc" now, and counts once
-    assert candidates["saf-ensemble"].begins_with == ("mdd", "mcc", *DISCRIMINANTS)
+    assert "mcc-rooted" not in candidates  # it is "mcc" now, and counts once; another seed is another network
+    assert candidates["saf-ensemble"].begins_with == ("mdd", "mcc", "mcc-again", *DISCRIMINANTS)
     there = {*DISCRIMINANTS, SOURCE_ONLY, *candidates}
     assert all(there.issuperset(each.begins_with) for each in candidates.values())
 
@@ -280,7 +283,18 @@ def test_names_of_several_are_averaged_where_neighbours_are_often_of_other_class
     recipe = preset("default")
     either = ["mdd", "mdd-joint", "saf-joint", "saf-prior"]
     assert set(recipe.candidates(purity=0.8)) == {*either, "saf"}
-    assert set(recipe.candidates(purity=0.79)) == {*either, "mcc", "mcc-rooted", "saf-ensemble"}
+    members = {"mcc", "mcc-again", "mcc-rooted", "mcc-rooted-again"}
+    assert set(recipe.candidates(purity=0.79)) == {*either, *members, "saf-ensemble"}
+
+
+def test_another_network_of_a_recipe_has_a_seed_of_its_own_whatever_seed_is_asked_for():
+    recipe = preset("default").override({"seed": 7})
+    made = {name: recipe.candidate(each.changes) for name, each in recipe.candidates(0.0).items()}
+    assert {name: each.seed for name, each in made.items() if each.seed != 7} == {
+        "mcc-again": 1007,
+        "mcc-rooted-again": 1007,
+    }
+    assert made["mcc-again"].override({"seed": 7}) == made["mcc"]
 
 
 def test_a_knob_that_somebody_turned_holds_for_every_candidate():
@@ -393,7 +407,8 @@ def test_what_is_tried_where_neighbours_are_of_other_classes_and_that_members_ar
     adapted = safda.fit((source, mixed), target, out=tmp_path / "run", cpu=True, **knobs)
     run = RunFolder.open(tmp_path / "run")
     assert set(run.choice["evidence"]) == {SOURCE_ONLY, "mdd", "mdd-joint", "saf-joint", "saf-prior", "saf-ensemble"}
-    assert {"mcc", "mcc-rooted"} <= {folder.name for folder in (run.path / "candidates").iterdir()}
+    members = {name for name, each in CANDIDATES.items() if each.is_member}
+    assert members <= {folder.name for folder in (run.path / "candidates").iterdir()}
     assert adapted.choice["chosen"] in run.choice["evidence"]
 
 

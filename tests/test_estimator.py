@@ -94,7 +94,7 @@ def test_adversary_and_saf_can_be_switched_off_by_their_own_arguments():
     off = SAFClassifier(adversary="none", saf=False)._recipe()
     assert off == safda.preset("default").override(SOURCE_ONLY)
     assert off.candidates(0.0) == off.candidates(1.0) == {}
-    assert len(SAFClassifier()._recipe().candidates(0.0)) == 7
+    assert len(SAFClassifier()._recipe().candidates(0.0)) == 9
 
 
 def test_skadas_convention_gives_the_same(data):

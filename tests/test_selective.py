@@ -245,7 +245,7 @@ def test_the_ensemble_begins_with_the_average_of_its_members(tmp_path, monkeypat
     safda.fit((X, y), X_target, out=tmp_path / "run", cpu=True, report=False, **knobs)
     of_networks = [
         safda.Adapted.load(tmp_path / "run" / "candidates" / name).predict(X_target).probabilities
-        for name in ("mdd", "mcc", "mcc-rooted")
+        for name in ("mdd", *(name for name, each in CANDIDATES.items() if each.is_member))
     ]
     source, target = load_domain((X, y)), load_domain(X_target)
     scalings = [FeatureScaling(6, kind, 512) for kind in ("centred", "rooted", "standardised")]
@@ -262,8 +262,8 @@ def test_an_ensemble_that_was_cut_short_goes_on_exactly(tmp_path):
     ends = tmp_path / "s.npz", tmp_path / "t.npz"
     knobs = {**TINY, "steps": 4, "checkpoint_every": 2, "choice.candidates": len(CANDIDATES)}
     safda.fit(*ends, out=tmp_path / "whole", cpu=True, report=False, **knobs)
-    with pytest.raises(Killed):  # in the third step of the seventh candidate
-        safda.fit(*ends, out=tmp_path / "cut", cpu=True, report=False, callback=killed_at(6 * 4 + 3), **knobs)
+    with pytest.raises(Killed):  # in the third step of the ninth candidate
+        safda.fit(*ends, out=tmp_path / "cut", cpu=True, report=False, callback=killed_at(8 * 4 + 3), **knobs)
     assert not (tmp_path / "cut/candidates/saf-ensemble/model.safetensors").exists()
     safda.resume(tmp_path / "cut", cpu=True, report=False)
     for name in ("candidates/saf-ensemble/model.safetensors", "choice.json", "predictions.csv"):

@@ -41,12 +41,14 @@ class Candidate(NamedTuple):
         neighbours_trusted: whether it is tried only where neighbours can be trusted (:data:`TRUSTED_NEIGHBOURS`), or
             only where they cannot; None: in either case.
         is_member: whether others begin with its answers, and it is not taken itself.
+        seed_offset: what its seed is above the recipe's: for another network of a recipe that is there already.
     """
 
     changes: dict[str, Any]
     begins_with: tuple[str, ...] = ("source-only",)
     neighbours_trusted: bool | None = None
     is_member: bool = False
+    seed_offset: int = 0
 
     def suits(self, purity: float) -> bool:
         """Return whether it is tried where so many of the source's nearest neighbours are of one class."""
@@ -92,6 +94,10 @@ _KEPT: dict[str, Any] = {
     "pseudo_labels.propagation.alpha": 0.8,
     "pseudo_labels.propagation.features": "all",
 }
+# Members err differently with another seed, and their average less.
+_MEMBER = Candidate({}, neighbours_trusted=False, is_member=True)
+_AGAIN = 1000  # beyond the seeds that anybody goes through
+_ROOTED: dict[str, Any] = {**_MCC, "network.features": "rooted"}
 _JOINT: dict[str, Any] = {"network.features": "as-is", "network.norm": "joint"}
 
 #: The recipes that a choice is made of, each by what it changes in the one that is given. MDD names the target's
@@ -107,11 +113,13 @@ CANDIDATES: dict[str, Candidate] = {
     "saf-prior": Candidate(
         {**_SMALL, **_SAF, **_JOINT, "steps": 800, "pseudo_labels.prior": "initial"}, begins_with=("mdd-joint",)
     ),
-    "mcc": Candidate(_MCC, neighbours_trusted=False, is_member=True),
-    "mcc-rooted": Candidate({**_MCC, "network.features": "rooted"}, neighbours_trusted=False, is_member=True),
+    "mcc": _MEMBER._replace(changes=_MCC),
+    "mcc-again": _MEMBER._replace(changes=_MCC, seed_offset=_AGAIN),
+    "mcc-rooted": _MEMBER._replace(changes=_ROOTED),
+    "mcc-rooted-again": _MEMBER._replace(changes=_ROOTED, seed_offset=_AGAIN),
     "saf-ensemble": Candidate(
         {**_FINE, **_KEPT, "steps": 1000},
-        begins_with=("mdd", "mcc", "mcc-rooted", *DISCRIMINANTS),
+        begins_with=("mdd", "mcc", "mcc-again", "mcc-rooted", "mcc-rooted-again", *DISCRIMINANTS),
         neighbours_trusted=False,
     ),
 }

@@ -181,6 +181,8 @@ class Recipe:
         suited = [(name, each) for name, each in CANDIDATES.items() if each.suits(purity)]
         for name, each in suited[: self.choice.candidates]:
             changes = {path: value for path, value in each.changes.items() if path not in turned}
+            if each.seed_offset:
+                changes["seed"] = self.seed + each.seed_offset
             same_as[name] = next((other for other in found if found[other].changes == changes), name)
             if same_as[name] == name:
                 begins_with = tuple(dict.fromkeys(same_as.get(one, one) for one in each.begins_with))
