@@ -23,27 +23,26 @@ from safda.bench.lab import Cell, Lab, labs_in
 from safda.bench.results import Results
 from safda.classifier import Adapted
 from safda.data import Domain, load_domain
-from safda.evaluation.choice import SOURCE_ONLY, chance, choose
+from safda.evaluation.choice import RULE, SOURCE_ONLY, Evidence, Rule, decide, look_at
 from safda.evaluation.verdict import neighbour_structure, summarise
 from safda.methods.propagation import best_features, both_graphs
 from safda.presets import CANDIDATES as CANDIDATES_TRIED
-from safda.presets import TRUSTED_NEIGHBOURS
 from safda.training.checkpoint import CANDIDATES
 
 ROW = "default"
-SOME = (0.0, 0.1, 0.2, 0.25, 0.3, 0.5)
-#: What neighbours, information and agreement may count beside source labels, by how many deviations a score must be
-#: above source only's, how pure neighbours must be for pseudo-labels to change at once, and by how many deviations a
-#: score must be above another candidate's.
-WEIGHTS = list(
-    itertools.product(
-        (0.0, 0.5, 1.0, 2.0), SOME, SOME, (0.0, 1.0, 2.0, 3.0), (0.0, 0.6, 0.7, 0.8, 0.9, 1.1), (0.0, 0.25, 1.0)
+COUNTS = (0.0, 0.1, 0.2, 0.25, 0.3, 0.5)
+#: What neighbours, information and agreement may count beside source labels, which part of a score is that of what a
+#: candidate began with, by how many deviations a score must be above source only's, and above another candidate's.
+RULES = [
+    Rule(*numbers)
+    for numbers in itertools.product(
+        (0.0, 0.5, 1.0, 2.0), COUNTS, COUNTS, (0.5,), (0.0, 1.0, 2.0, 3.0), (0.0, 0.25, 1.0)
     )
-)
+]
 HARM = 1.0  # points below source only
+Taken = Callable[[Line], str]  #: what a rule takes in a run
 Accuracies = dict[tuple[str, str], dict[int, float]]
 BEGUN_WITH = {name: candidate.begins_with for name, candidate in CANDIDATES_TRIED.items()}
-IS_TRUSTING = {name: candidate.neighbours_trusted for name, candidate in CANDIDATES_TRIED.items()}
 MEMBERS = {name for name, candidate in CANDIDATES_TRIED.items() if candidate.is_member}
 
 
@@ -81,7 +80,8 @@ def evidence_of(lab: Lab, cell: Cell) -> Line:
     graphs = both_graphs(source, target, cell.recipe["pseudo_labels"].propagation)
     scaling, purity = best_features(source)
     to_take = {name: each for name, each in predictions.items() if name in tried(cell, purity)}
-    choice = choose(to_take, graphs, BEGUN_WITH)
+    seen = look_at(to_take, graphs)
+    choice = decide(seen, BEGUN_WITH)
     before = predictions[SOURCE_ONLY]
     structure = neighbour_structure(models[SOURCE_ONLY], target, scaling)
     summary = summarise(predictions[choice.name], before, source.labelled("a choice")[0], structure, choice.to_dict())
@@ -91,22 +91,17 @@ def evidence_of(lab: Lab, cell: Cell) -> Line:
         "set": name,
         "task": task,
         "seed": cell.seed,
-        "samples": len(target),
+        "samples": seen.samples,
         "seconds": result["seconds"],
         "accuracy": {name: 100 * value for name, value in result["candidates"].items()},
-        "evidence": [choose(to_take, [graph], BEGUN_WITH).evidence for graph in graphs],
-        "alike": shares_alike({name: each.logits.argmax(1) for name, each in to_take.items()}),
+        "evidence": seen.in_graphs,
+        "alike": seen.alike,
         "purity": purity,
         "chosen": choice.name,
         "verdict": summary["verdict"],
         "kappa": summary["agreement"]["kappa"],
         "structure": structure,
     }
-
-
-def shares_alike(answers: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return on which share of samples each two give the same answer."""
-    return {one: {other: float((answers[one] == answers[other]).mean()) for other in answers} for one in answers}
 
 
 def tried(cell: Cell, purity: float) -> set[str]:
@@ -194,24 +189,25 @@ def by_candidate(lines: list[Line]) -> str:
 
 def by_rule(lines: list[Line], single: Accuracies) -> str:
     """Compare rules: what each gains over source only, how often and how much it harms, and its regret."""
-    rules: dict[str, Callable[[Line], str]] = {
+    first = Rule(neighbours=0.5, information=0.0, agreement=0.0, begun=0.0, deviations=0.0, tie=0.0)
+    told = first._replace(information=0.25)
+    agreed = told._replace(agreement=0.3)
+    begun = agreed._replace(begun=0.5)
+    clear = begun._replace(deviations=2.0)
+    rules: dict[str, Taken] = {
         "always MDD": lambda line: "mdd",
         "always SAF on MDD's names, or on those of several": _saf,
         "highest information": _highest_of("information"),
         "highest agreement with source labels": _highest_of("source_labels"),
-        "source labels + neighbours / 2": _highest(0.5, 0, 0, trusted=None, begun=0, graphs=1),
-        "… + 0.25 information": _highest(0.5, 0.25, 0, trusted=None, begun=0, graphs=1),
-        "… + 0.3 agreement": _highest(0.5, 0.25, 0.3, trusted=None, begun=0, graphs=1),
-        "… half of it of what it began with": _highest(0.5, 0.25, 0.3, trusted=None, graphs=1),
-        "… and by two deviations above source only": _highest(0.5, 0.25, 0.3, 2, trusted=None, graphs=1),
-        "… and SAF on names that change, or are kept, by the purity of neighbours": _highest(
-            0.5, 0.25, 0.3, 2, graphs=1
-        ),
-        "… and in the graph that speaks for it, aligned or not": _highest(0.5, 0.25, 0.3, 2),
+        "source labels + neighbours / 2": _by(first, graphs=1),
+        "… + 0.25 information": _by(told, graphs=1),
+        "… + 0.3 agreement": _by(agreed, graphs=1),
+        "… half of it of what it began with": _by(begun, graphs=1),
+        "… and by two deviations above source only": _by(clear, graphs=1),
+        "… and in the graph that speaks for it, aligned or not": _by(clear),
         "**… and of those that cannot be told apart who began with most**": lambda line: str(line["chosen"]),
-        "the same, by 0.02 above source only, whatever the deviation": _highest(0.5, 0.25, 0.3, tie=0.25, margin=0.02),
-        "the same, by three deviations": _highest(0.5, 0.25, 0.3, 3, tie=0.25),
-        "the same, told apart by a whole deviation": _highest(0.5, 0.25, 0.3, 2, tie=1),
+        "the same, by three deviations": _by(RULE._replace(deviations=3.0)),
+        "the same, told apart by a whole deviation": _by(RULE._replace(tie=1.0)),
         "the same, numbers chosen on the other data sets": _left_out(lines),
         "oracle's best candidate": _oracle,
     }
@@ -232,7 +228,7 @@ def _told(lines: list[Line], gains: Any) -> str:
     return f"{_mean_of_sets(lines, gains):+.1f} | {harmed} of {len(gains)} | {gains.min():+.1f}"
 
 
-def _highest_of(what: str) -> Callable[[Line], str]:
+def _highest_of(what: str) -> Taken:
     """Return a rule that takes the highest of one piece of evidence, in the aligned graph."""
     return lambda line: max(line["evidence"][0], key=lambda name: float(line["evidence"][0][name][what]))
 
@@ -244,81 +240,27 @@ def _oracle(line: Line) -> str:
 
 def _saf(line: Line) -> str:
     """Take SAF with each domain's own norm, in that of its two forms that the neighbours ask for."""
-    tried = _tried(line)
-    return next(name for name in ("saf", "saf-ensemble") if name in tried)
+    return next(name for name in ("saf", "saf-ensemble") if name in line["evidence"][0])
 
 
-def _tried(line: Line, trusted: float | None = TRUSTED_NEIGHBOURS) -> set[str]:
-    """Return which candidates take part, if pseudo-labels may change at once from some purity on; None: all."""
-    names = set(line["evidence"][0])
-    if trusted is None:
-        return names
-    wanted = line["purity"] >= trusted
-    of_kind = {kind: {name for name in names if IS_TRUSTING.get(name) is kind} for kind in (True, False)}
-    # a run has tried one kind alone, and that is all there is to choose from
-    return names - of_kind[not wanted] if of_kind[wanted] else names
+def _by(rule: Rule, graphs: int = 2) -> Taken:
+    """Return the choice by other numbers, in the aligned graph alone or in both."""
+    return lambda line: decide(_evidence(line, graphs), BEGUN_WITH, rule).name
 
 
-def _highest(
-    neighbours: float,
-    information: float,
-    agreement: float,
-    deviations: float = 0.0,
-    trusted: float | None = TRUSTED_NEIGHBOURS,
-    tie: float = 0.0,
-    begun: float = 0.5,
-    graphs: int = 2,
-    margin: float = 0.0,
-) -> Callable[[Line], str]:
-    """Return a rule that takes the highest score of those that are clearly above source only's.
-
-    Args:
-        neighbours, information, agreement: what they count beside source labels.
-        deviations: by how many of :func:`~safda.evaluation.choice.chance` it must be above.
-        trusted: how pure neighbours must be for pseudo-labels to change at once; None: both kinds of SAF take part.
-        tie: by how many of these it must be above another candidate's to be told from it.
-        begun: which part of a score is that of what a candidate began with.
-        graphs: 1 for the aligned one alone; 2: each candidate is judged in the one that speaks for it.
-        margin: by how much it must be above in any case.
-    """
-
-    def rule(line: Line) -> str:
-        counts = {"source_labels": 1.0, "neighbours": neighbours, "information": information, "agreement": agreement}
-        alone = {
-            name: max(
-                sum(count * seen[name][what] for what, count in counts.items()) for seen in line["evidence"][:graphs]
-            )
-            for name in line["evidence"][0]
-        }
-        takes_part = _tried(line, trusted)
-
-        def beginning(name: str) -> float:
-            first = BEGUN_WITH.get(name, ())
-            if SOURCE_ONLY in first or not takes_part.issuperset(first):
-                first = ()
-            return float(np.mean([alone[each] for each in first or (name,)]))
-
-        scores = {name: (1 - begun) * score + begun * beginning(name) for name, score in alone.items()}
-        clear = [name for name in CANDIDATES_TRIED if name in takes_part and is_clear(line, name, scores)]
-        highest = max(clear, key=scores.__getitem__, default=SOURCE_ONLY)
-        as_good = [name for name in clear if is_as_good(line, name, highest, scores)]
-        return max(as_good, key=lambda name: len(set(BEGUN_WITH[name]) - {SOURCE_ONLY}), default=SOURCE_ONLY)
-
-    def is_clear(line: Line, name: str, scores: dict[str, float]) -> bool:
-        clearly = margin + deviations * chance(line["evidence"][0][name]["agreement"], line["samples"])
-        return scores[name] > scores[SOURCE_ONLY] + clearly
-
-    def is_as_good(line: Line, name: str, highest: str, scores: dict[str, float]) -> bool:
-        return scores[name] >= scores[highest] - tie * chance(line["alike"][name][highest], line["samples"])
-
-    return rule
+def _evidence(line: Line, graphs: int = 2) -> Evidence:
+    return Evidence(line["samples"], line["alike"], line["evidence"][:graphs])
 
 
-def _gains(lines: list[Line], rule: Callable[[Line], str]) -> Any:
-    return np.array([line["accuracy"][rule(line)] - line["accuracy"][SOURCE_ONLY] for line in lines])
+def _gains(lines: list[Line], rule: Taken) -> Any:
+    return np.array([_gain(line, rule(line)) for line in lines])
 
 
-def _regrets(lines: list[Line], rule: Callable[[Line], str]) -> Any:
+def _gain(line: Line, name: str) -> float:
+    return float(line["accuracy"][name] - line["accuracy"][SOURCE_ONLY])
+
+
+def _regrets(lines: list[Line], rule: Taken) -> Any:
     return np.array([line["accuracy"][_oracle(line)] - line["accuracy"][rule(line)] for line in lines])
 
 
@@ -328,18 +270,19 @@ def _mean_of_sets(lines: list[Line], values: Any) -> float:
     return float(np.mean([values[sets == name].mean() for name in np.unique(sets)]))
 
 
-def _left_out(lines: list[Line]) -> Callable[[Line], str]:
-    """Choose the weights for each data set on all others: by mean gain, less what the worst run loses."""
-
-    def quality(some: list[Line], rule: Callable[[Line], str]) -> float:
-        gains = _gains(some, rule)
-        return _mean_of_sets(some, gains) + 0.5 * min(0.0, float(gains.min()))
-
-    chosen = {}
-    for name in dict.fromkeys(line["set"] for line in lines):
-        others = [line for line in lines if line["set"] != name] or lines
-        chosen[name] = max((_highest(*each) for each in WEIGHTS), key=lambda rule: quality(others, rule))
-    return lambda line: chosen[line["set"]](line)
+def _left_out(lines: list[Line]) -> Taken:
+    """Choose the numbers for each data set on all others: by mean gain, less what the worst run loses."""
+    sets = np.array([line["set"] for line in lines])
+    seen = [_evidence(line) for line in lines]
+    taken = [[decide(each, BEGUN_WITH, rule).name for each in seen] for rule in RULES]
+    gains = np.array([[_gain(line, name) for line, name in zip(lines, of_rule, strict=True)] for of_rule in taken])
+    best = {}
+    for left_out in np.unique(sets):
+        names = [name for name in np.unique(sets) if name != left_out] or [left_out]
+        means = np.mean([gains[:, sets == name].mean(1) for name in names], axis=0)
+        worst = gains[:, np.isin(sets, names)].min(1)
+        best[left_out] = RULES[int(np.argmax(means + 0.5 * np.minimum(0.0, worst)))]
+    return lambda line: _by(best[line["set"]])(line)
 
 
 def by_verdict(lines: list[Line]) -> str:
@@ -355,8 +298,8 @@ def by_verdict(lines: list[Line]) -> str:
 
 def by_harm(lines: list[Line]) -> str:
     """List the runs that end more than a point below source only: by today's rule, or by the aligned graph alone."""
-    rules: dict[str, Callable[[Line], str]] = {
-        "the aligned graph alone": _highest(0.5, 0.25, 0.3, 2, tie=0.25, graphs=1),
+    rules: dict[str, Taken] = {
+        "the aligned graph alone": _by(RULE, graphs=1),
         "**today's rule**": lambda line: str(line["chosen"]),
     }
     rows = ["| data | task | seed | by | taken | beside source only |", "|---|---|---:|---|---|---:|"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from scipy.sparse import csr_array
+from scipy.special import softmax
 
 import safda
 from safda.api import resume
@@ -19,7 +22,16 @@ from safda.classifier import Predictions
 from safda.cli import main
 from safda.data import load_domain
 from safda.errors import SafdaError
-from safda.evaluation.choice import SOURCE_ONLY, chance, choose, neighbour_information
+from safda.evaluation.choice import (
+    SOURCE_ONLY,
+    Evidence,
+    Rule,
+    chance,
+    choose,
+    decide,
+    look_at,
+    neighbour_information,
+)
 from safda.evaluation.verdict import judge, neighbour_structure
 from safda.methods import propagation
 from safda.presets import CANDIDATES, DISCRIMINANTS
@@ -152,6 +164,22 @@ def test_one_that_is_not_clearly_better_does_not_hide_one_that_is():
     score = {name: seen["score"] for name, seen in choice.evidence.items()}
     assert score["bold"] > score["careful"] > score[SOURCE_ONLY]
     assert choice.name == "careful"
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 30))
+def test_what_is_written_down_decides_as_what_was_seen(seed, samples):
+    """A study of the choice has evidence from a file; it must come to what was taken there, to the last digit."""
+    rng = np.random.default_rng(seed)
+    given_ = {name: rng.normal(size=(samples, 3)) for name in (SOURCE_ONLY, "mdd", "mdd-joint", "saf-joint")}
+    tried = {name: Predictions((), (), softmax(each, axis=1), each) for name, each in given_.items()}
+    graph = SimpleNamespace(
+        affinity=csr_array(chain(samples)),
+        source_labels=lambda alpha: torch.from_numpy(rng.dirichlet(np.ones(3), samples)),
+    )
+    seen = look_at(tried, [graph])
+    begun_with = {"saf-joint": ["mdd-joint"]}
+    again = Evidence(**json.loads(json.dumps(asdict(seen))))
+    assert decide(again, begun_with) == decide(seen, begun_with)
 
 
 def test_neighbour_information_is_the_mutual_information_of_two_draws():
@@ -320,7 +348,7 @@ def test_whoever_names_methods_gets_these():
 
 
 def test_what_is_taken_is_the_candidate_itself(both, tmp_path, monkeypatch):
-    monkeypatch.setattr("safda.evaluation.choice._DEVIATIONS", -100.0)  # so that it is not source only
+    monkeypatch.setattr("safda.evaluation.choice.RULE", Rule(deviations=-100.0))  # so that it is not source only
     adapted = safda.fit(*both, out=tmp_path / "run", cpu=True, **KNOBS)
     run = RunFolder.open(tmp_path / "run")
     name = run.choice["chosen"]
@@ -370,7 +398,7 @@ def test_a_choice_that_was_cut_short_goes_on_exactly(both, tmp_path, step):
 
 
 def test_where_nothing_speaks_for_adapting_source_only_answers_and_it_is_said(both, tmp_path, monkeypatch):
-    monkeypatch.setattr("safda.evaluation.choice._DEVIATIONS", 1e4)
+    monkeypatch.setattr("safda.evaluation.choice.RULE", Rule(deviations=1e4))
     adapted = safda.fit(*both, out=tmp_path / "run", cpu=True, **KNOBS)
     assert adapted.recipe.methods == ()
     assert adapted.summary["agreement"]["share"] == 1
@@ -402,7 +430,9 @@ def test_what_is_tried_where_neighbours_are_of_other_classes_and_that_members_ar
 ):
     (source, labels), target = both
     mixed = np.random.default_rng(0).permutation(labels)
-    monkeypatch.setattr("safda.evaluation.choice._DEVIATIONS", -100.0)  # so that every one of them could be taken
+    monkeypatch.setattr(
+        "safda.evaluation.choice.RULE", Rule(deviations=-100.0)
+    )  # so that every one of them could be taken
     knobs = {**KNOBS, "choice.candidates": len(CANDIDATES)}
     adapted = safda.fit((source, mixed), target, out=tmp_path / "run", cpu=True, **knobs)
     run = RunFolder.open(tmp_path / "run")

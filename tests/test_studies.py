@@ -12,6 +12,7 @@ from benchmarks.hard_cases import Samples, write_cases
 from safda.bench.benchmark import from_dict, load_benchmark
 from safda.bench.results import Difference, Results, Run
 from safda.data import load_domain
+from safda.evaluation.choice import RULE
 from safda.methods import METHODS
 from safda.recipe import preset
 
@@ -235,9 +236,8 @@ def test_a_candidate_is_judged_in_the_graph_that_speaks_for_it_and_who_is_harmed
             {"source-only": judged(0.95), "mdd": judged(0.5)},
         ],
     }
-    assert choice._highest(0.5, 0.25, 0.3, 2, graphs=1)(misled) == "mdd"
-    assert choice._highest(0.5, 0.25, 0.3, 2)(misled) == "source-only"
-    assert choice._highest(0.5, 0.25, 0.3, 7, graphs=1)(misled) == "source-only"  # 0.3 above, a deviation is √0.2/10
-    assert choice._highest(0.5, 0.25, 0.3, margin=0.31, graphs=1)(misled) == "source-only"
+    assert choice._by(RULE, graphs=1)(misled) == "mdd"
+    assert choice._by(RULE)(misled) == "source-only"
+    assert choice._by(RULE._replace(deviations=7.0), graphs=1)(misled) == "source-only"  # 0.3 above, one is √0.2/10
     assert choice.by_harm([misled]).splitlines()[2:] == ["| tables | cut | 1 | the aligned graph alone | mdd | -25.0 |"]
     assert choice.by_harm([{**misled, "chosen": "mdd"}]).count("today's rule** | mdd | -25.0") == 1

@@ -17,7 +17,7 @@ from safda.data import Domain, EpochSampler
 from safda.data.labels import read_labels, with_known_labels
 from safda.data.sampler import LabelledSampler
 from safda.errors import SafdaError, SafdaWarning
-from safda.evaluation.choice import SOURCE_ONLY
+from safda.evaluation.choice import SOURCE_ONLY, Rule
 from safda.methods.propagation import LabelPropagation, PropagationKnobs
 from safda.model import AdaptationModel
 from safda.recipe import Recipe
@@ -211,7 +211,7 @@ def test_a_choice_with_labels_resumes_exactly(files, tmp_path):
 
 
 def test_source_only_learns_labels_as_a_candidate_and_not_to_be_compared_with(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("safda.evaluation.choice._DEVIATIONS", 1e4)  # so that it is taken
+    monkeypatch.setattr("safda.evaluation.choice.RULE", Rule(deviations=1e4))  # so that it is taken
     changes = {"choice.candidates": 1, "steps": 150, "network.dropout": 0.0, "report": False}
     bees = {str(row): "bee" for row in range(0, 20, 2)}  # which look like ants
     fit(files, tmp_path / "run", bees, **changes)

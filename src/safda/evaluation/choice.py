@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +30,50 @@ from safda.evaluation.scores.agreement import GRAPH
 from safda.methods.propagation import LabelPropagation
 
 SOURCE_ONLY = "source-only"  #: what a choice calls the classifier that did not adapt
+_DIGITS = 6  # of all that is seen: what is written down is what was decided by
 
-# How sure a classifier is depends on its recipe, and source only agrees with itself: neither may count for much.
-_COUNTS = {"source_labels": 1.0, "neighbours": 0.5, "information": 0.25, "agreement": 0.3}
-_DEVIATIONS = 2.0  # of :func:`chance`: by so many must a score be above source only's
-_TIE = 0.25  # … and by so many above another candidate's, to be told from it
+
+class Rule(NamedTuple):
+    """The numbers of the choice.
+
+    How sure a classifier is depends on its recipe, and source only agrees with itself: neither may count for much.
+
+    Attributes:
+        neighbours, information, agreement: what they count beside ``source_labels``, which counts one.
+        begun: which part of a score is that of those whose answers a classifier began with.
+        deviations: by how many of :func:`chance` a score must be above source only's.
+        tie: by how many of them it must be above another candidate's, to be told from it.
+    """
+
+    neighbours: float = 0.5
+    information: float = 0.25
+    agreement: float = 0.3
+    begun: float = 0.5
+    deviations: float = 2.0
+    tie: float = 0.25
+
+    def weigh(self, seen: Mapping[str, float]) -> float:
+        """Add up what was seen of one classifier."""
+        counts = seen["source_labels"] + self.neighbours * seen["neighbours"]
+        return counts + self.information * seen["information"] + self.agreement * seen["agreement"]
+
+
+RULE = Rule()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What can be seen of several classifiers without labels of the target.
+
+    Attributes:
+        samples: how many of the target they answer.
+        alike: name → name → on which share of samples both give the same answer.
+        in_graphs: by each graph, name → ``source_labels``, ``neighbours``, ``information`` and ``agreement``.
+    """
+
+    samples: int
+    alike: Mapping[str, Mapping[str, float]]
+    in_graphs: Sequence[Mapping[str, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -63,86 +102,104 @@ def choose(
 ) -> Choice:
     """Choose among classifiers by what they say of the target; :data:`SOURCE_ONLY` must be one of them.
 
-    It is taken unless the score of another is clearly higher; of those that are, the highest is. Where several cannot
-    be told from the highest, chance would decide: the one that began with the answers of most others is taken, and of
-    these the first. One that learned pseudo-labels has made its neighbours agree, right or wrong: half of its score is
-    that of the one whose answers they were. An ensemble's were those of many that are not judged here, and its answers
-    must speak for themselves.
-
     Args:
         predictions: what each says of the same samples.
         graphs: of the source and these samples, such as an aligned one and one that is not; without any, what needs
             them counts nothing.
-        begun_with: name → those whose answers its pseudo-labels began with, on average; it counts where all of them are
-            judged, and none is source only.
+        begun_with: as :func:`decide` has it.
 
     >>> sure = 9 * np.eye(3)[[0, 1, 2, 0, 1, 2]]
     >>> both = {SOURCE_ONLY: Predictions((), (), sure / 9, sure), "adapted": Predictions((), (), sure, sure)}
     >>> choose(both, []).name
     'adapted'
     """
-    answers = {name: each.logits.argmax(1) for name, each in predictions.items()}
-    begun_with = begun_with or {}
-    evidence = _scored(_evidence(predictions, answers, graphs), begun_with)
-    samples = len(answers[SOURCE_ONLY])
+    return decide(look_at(predictions, graphs), begun_with or {}, RULE)
 
-    def score(name: str) -> float:
-        return evidence[name]["score"]
+
+def look_at(predictions: Mapping[str, Predictions], graphs: Sequence[LabelPropagation]) -> Evidence:
+    """Return what can be seen of classifiers by what each says of the same samples, in each of these graphs."""
+    answers = {name: each.logits.argmax(1) for name, each in predictions.items()}
+    alike = {one: {other: _share(own == answers[other]) for other in answers} for one, own in answers.items()}
+    in_all = {
+        name: {"information": round(information(Outputs(each)), _DIGITS), "agreement": alike[name][SOURCE_ONLY]}
+        for name, each in predictions.items()
+    }
+    nothing = {name: {"source_labels": 0.0, "neighbours": 0.0} for name in answers}
+    classes = predictions[SOURCE_ONLY].logits.shape[1]
+    in_graphs = [_in_graph(graph, answers, classes) for graph in graphs] or [nothing]
+    together = [{name: {**seen[name], **in_all[name]} for name in seen} for seen in in_graphs]
+    return Evidence(len(answers[SOURCE_ONLY]), alike, together)
+
+
+def decide(evidence: Evidence, begun_with: Mapping[str, Sequence[str]], rule: Rule = RULE) -> Choice:
+    """Take one by what was seen.
+
+    Source only is taken unless the score of another is clearly higher; of those that are, the highest is. Where several
+    cannot be told from the highest, chance would decide: the one that began with the answers of most others is taken,
+    and of these the first. One that learned pseudo-labels has made its neighbours agree, right or wrong: half of its
+    score is that of the one whose answers they were. An ensemble's were those of many that are not judged here, and its
+    answers must speak for themselves.
+
+    Args:
+        evidence: of all of them.
+        begun_with: name → those whose answers its pseudo-labels began with, on average; it counts where all of them are
+            judged, and none is source only.
+        rule: what counts how much.
+    """
+    seen = {
+        name: max((in_graph[name] for in_graph in evidence.in_graphs), key=rule.weigh) for name in evidence.in_graphs[0]
+    }
+    scores = _scores(seen, begun_with, rule)
 
     def by_chance(one: str, other: str) -> float:
-        return chance(float((answers[one] == answers[other]).mean()), samples)
+        return chance(evidence.alike[one][other], evidence.samples)
 
     def is_clear(name: str) -> bool:
-        return score(name) > score(SOURCE_ONLY) + _DEVIATIONS * by_chance(name, SOURCE_ONLY)
+        return scores[name] > scores[SOURCE_ONLY] + rule.deviations * by_chance(name, SOURCE_ONLY)
 
     def is_as_good(name: str) -> bool:
-        return score(name) >= score(highest) - _TIE * by_chance(name, highest)
+        return scores[name] >= scores[highest] - rule.tie * by_chance(name, highest)
 
     def others(name: str) -> int:
         return len(set(begun_with.get(name, ())) - {SOURCE_ONLY})
 
-    clear = [name for name in evidence if is_clear(name)]
-    highest = max(clear, key=score, default=SOURCE_ONLY)
-    return Choice(max(filter(is_as_good, clear), key=others, default=SOURCE_ONLY), evidence)
+    clear = [name for name in scores if is_clear(name)]
+    highest = max(clear, key=scores.__getitem__, default=SOURCE_ONLY)
+    taken = max(filter(is_as_good, clear), key=others, default=SOURCE_ONLY)
+    return Choice(taken, {name: {**seen[name], "score": scores[name]} for name in seen})
 
 
-def _evidence(
-    predictions: Mapping[str, Predictions], answers: Mapping[str, NDArray[Any]], graphs: Sequence[LabelPropagation]
+def _in_graph(
+    graph: LabelPropagation, answers: Mapping[str, NDArray[Any]], classes: int
 ) -> dict[str, dict[str, float]]:
-    """Look at each classifier, in the graph that speaks for it."""
-    spread = [graph.source_labels(GRAPH.alpha).argmax(1).numpy() for graph in graphs]
-    evidence: dict[str, dict[str, float]] = {}
-    for name, each in predictions.items():
-        one_hot = np.eye(each.logits.shape[1])[answers[name]]
-        in_graphs = [
-            {
-                "source_labels": float((answers[name] == labels).mean()),
-                "neighbours": neighbour_information(one_hot, graph.affinity),
-            }
-            for graph, labels in zip(graphs, spread, strict=True)
-        ]
-        speaks_for_it = max(in_graphs, key=_weighted, default={"source_labels": 0.0, "neighbours": 0.0})
-        evidence[name] = {
-            **speaks_for_it,
-            "information": information(Outputs(each)),
-            "agreement": float((answers[name] == answers[SOURCE_ONLY]).mean()),
+    """Return what a graph says of each classifier's answers."""
+    labels = graph.source_labels(GRAPH.alpha).argmax(1).numpy()
+    return {
+        name: {
+            "source_labels": _share(own == labels),
+            "neighbours": round(neighbour_information(np.eye(classes)[own], graph.affinity), _DIGITS),
         }
-    return evidence
+        for name, own in answers.items()
+    }
 
 
-def _scored(
-    evidence: Mapping[str, Mapping[str, float]], begun_with: Mapping[str, Sequence[str]]
-) -> dict[str, dict[str, float]]:
-    """Add each classifier's score: half of it is that of those it began with, where all of them are judged."""
-    alone = {name: _weighted(seen) for name, seen in evidence.items()}
-    scored = {}
-    for name, seen in evidence.items():
+def _share(of_samples: NDArray[np.bool_]) -> float:
+    return round(float(of_samples.mean()), _DIGITS)
+
+
+def _scores(
+    seen: Mapping[str, Mapping[str, float]], begun_with: Mapping[str, Sequence[str]], rule: Rule
+) -> dict[str, float]:
+    """Return each classifier's score: a part of it is that of those it began with, where all of them are judged."""
+    alone = {name: rule.weigh(each) for name, each in seen.items()}
+    scores = {}
+    for name, score in alone.items():
         first = begun_with.get(name, ())
         if SOURCE_ONLY in first or not alone.keys() >= set(first):
             first = ()
-        score = (alone[name] + fmean(alone[other] for other in first or (name,))) / 2
-        scored[name] = {what: round(value, 6) for what, value in {**seen, "score": score}.items()}
-    return scored
+        beginning = fmean(alone[other] for other in first or (name,))
+        scores[name] = round((1 - rule.begun) * score + rule.begun * beginning, _DIGITS)
+    return scores
 
 
 def chance(agreement: float, samples: int) -> float:
@@ -160,10 +217,6 @@ def chance(agreement: float, samples: int) -> float:
     0.025
     """
     return math.sqrt((1 - agreement) / samples)
-
-
-def _weighted(seen: Mapping[str, float]) -> float:
-    return sum(_COUNTS[what] * value for what, value in seen.items())
 
 
 def neighbour_information(probabilities: NDArray[Any], affinity: csr_array) -> float:
