@@ -2,6 +2,7 @@
 
     safda bench suite --data DATA -o LAB            # and: safda bench CASES/hard.toml --data CASES -o LAB
     python -m benchmarks.choice LAB -o EVIDENCE     # EVIDENCE: a .jsonl file; what is in it is not computed again
+    python -m benchmarks.choice -o docs/cells/default.jsonl     # the tables of docs/default.md, from its evidence
 
 For every finished run of the row ``default`` the candidates are loaded, and judged by today's rule: a lab need not be
 filled again when the rule changes. Target labels only describe what was taken, and name the oracle's best candidate.
@@ -48,28 +49,28 @@ MEMBERS = {name for name, candidate in CANDIDATES_TRIED.items() if candidate.is_
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("lab", type=Path)
+    parser.add_argument("labs", type=Path, nargs="*", metavar="LAB")
     parser.add_argument("-o", "--out", type=Path, required=True, help="a .jsonl file of evidence; the same one goes on")
     options = parser.parse_args()
     lines = read_lines(options.out)
     known = {line["key"] for line in lines}
-    labs = labs_in(options.lab)
+    labs = [lab for folder in options.labs for lab in labs_in(folder)]
+    single = accuracies(labs, "mdd+saf")
     for lab in labs:
         for cell in lab.cells():
             if cell.row == ROW and cell.key not in known and lab.store.has_run(cell) and lab.store.result(cell):
                 known.add(cell.key)  # two benchmarks of a lab may share it
-                lines.append(evidence_of(lab, cell))
+                lines.append(evidence_of(lab, cell, single))
                 add_line(options.out, lines[-1])
-    single = accuracies(labs, "mdd+saf")
-    print(by_data_set(lines, single), end="\n\n")
+    print(by_data_set(lines), end="\n\n")
     print(by_candidate(lines), end="\n\n")
-    print(by_rule(lines, single), end="\n\n")
+    print(by_rule(lines), end="\n\n")
     print(by_verdict(lines), end="\n\n")
     print(by_harm(lines))
 
 
-def evidence_of(lab: Lab, cell: Cell) -> Line:
-    """Judge one run's candidates by today's rule."""
+def evidence_of(lab: Lab, cell: Cell, single: Accuracies) -> Line:
+    """Judge one run's candidates by today's rule, and note what the single recipe has, where it was run too."""
     path, result = lab.store.path(cell), lab.store.result(cell)
     assert result is not None
     source, target = load_domain(cell.source), load_domain(cell.target).unlabelled()
@@ -94,6 +95,7 @@ def evidence_of(lab: Lab, cell: Cell) -> Line:
         "samples": seen.samples,
         "seconds": result["seconds"],
         "accuracy": {name: 100 * value for name, value in result["candidates"].items()},
+        "single": single.get((name, task), {}).get(cell.seed),
         "evidence": seen.in_graphs,
         "alike": seen.alike,
         "purity": purity,
@@ -130,7 +132,7 @@ def accuracies(labs: list[Lab], row: str) -> Accuracies:
 # --------------------------------------------------------------------------------------------------------- tables
 
 
-def by_data_set(lines: list[Line], single: Accuracies) -> str:
+def by_data_set(lines: list[Line]) -> str:
     """Tell, for each task and data set, what source only, single recipes, the choice and the oracle's best come to."""
     tasks: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
@@ -146,7 +148,7 @@ def by_data_set(lines: list[Line], single: Accuracies) -> str:
             number = [
                 float(np.mean([line["accuracy"][SOURCE_ONLY] for line in of_task])),
                 float(np.mean([line["accuracy"]["mdd"] for line in of_task])),
-                float(np.mean(list(single.get(key, {}).values()) or [np.nan])),
+                float(np.mean([line["single"] for line in of_task if line["single"] is not None] or [np.nan])),
                 float(np.mean([line["accuracy"][line["chosen"]] for line in of_task])),
                 float(np.mean([line["accuracy"][_oracle(line)] for line in of_task])),
             ]
@@ -187,7 +189,7 @@ def by_candidate(lines: list[Line]) -> str:
     return "\n".join(rows)
 
 
-def by_rule(lines: list[Line], single: Accuracies) -> str:
+def by_rule(lines: list[Line]) -> str:
     """Compare rules: what each gains over source only, how often and how much it harms, and its regret."""
     first = Rule(neighbours=0.5, information=0.0, agreement=0.0, begun=0.0, deviations=0.0, tie=0.0)
     told = first._replace(information=0.25)
@@ -212,10 +214,9 @@ def by_rule(lines: list[Line], single: Accuracies) -> str:
         "oracle's best candidate": _oracle,
     }
     rows = ["| rule | over source only | runs harmed by over a point | worst | regret |", "|---|---:|---:|---:|---:|"]
-    with_single = [line for line in lines if line["seed"] in single.get((line["set"], line["task"]), {})]
+    with_single = [line for line in lines if line["single"] is not None]
     if with_single:
-        runs = [(single[line["set"], line["task"]][line["seed"]], line["accuracy"]) for line in with_single]
-        gains = np.array([accuracy - beside[SOURCE_ONLY] for accuracy, beside in runs])
+        gains = np.array([line["single"] - line["accuracy"][SOURCE_ONLY] for line in with_single])
         rows.append(f"| always the single recipe | {_told(with_single, gains)} | |")
     for name, rule in rules.items():
         regret = _mean_of_sets(lines, _regrets(lines, rule))
