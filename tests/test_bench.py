@@ -103,6 +103,14 @@ def test_the_papers_tables_are_all_there_and_every_runnable_row_makes_a_recipe()
         assert rows == {"source", *leads, *with_saf, *twice}
 
 
+def test_the_row_of_the_default_has_the_defaults_candidates():
+    suite = load_benchmark("suite")
+    row = next(row for row in suite.runnable() if row.name == "default")
+    recipe = suite.recipe(row, {}, seed=0)
+    for purity in (0.0, 1.0):
+        assert recipe.candidates(purity) == preset("default").candidates(purity)
+
+
 def test_methods_are_compared_with_every_layer_a_quarter_as_wide_as_printed():
     benchmark = load_benchmark("office31-methods")
     default = preset("default")
