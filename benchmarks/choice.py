@@ -64,7 +64,9 @@ def main() -> None:
                 add_line(options.out, lines[-1])
     print(by_data_set(lines), end="\n\n")
     print(by_candidate(lines), end="\n\n")
-    print(by_rule(lines), end="\n\n")
+    best = rules_of_the_others(lines)
+    print(by_rule(lines, best), end="\n\n")
+    print(by_set_left_out(lines, best), end="\n\n")
     print(by_verdict(lines), end="\n\n")
     print(by_harm(lines))
 
@@ -189,7 +191,7 @@ def by_candidate(lines: list[Line]) -> str:
     return "\n".join(rows)
 
 
-def by_rule(lines: list[Line]) -> str:
+def by_rule(lines: list[Line], best: dict[str, Rule]) -> str:
     """Compare rules: what each gains over source only, how often and how much it harms, and its regret."""
     first = Rule(neighbours=0.5, information=0.0, agreement=0.0, begun=0.0, deviations=0.0, tie=0.0)
     told = first._replace(information=0.25)
@@ -210,7 +212,7 @@ def by_rule(lines: list[Line]) -> str:
         "**… and of those that cannot be told apart who began with most**": lambda line: str(line["chosen"]),
         "the same, by three deviations": _by(RULE._replace(deviations=3.0)),
         "the same, told apart by a whole deviation": _by(RULE._replace(tie=1.0)),
-        "the same, numbers chosen on the other data sets": _left_out(lines),
+        "the same, numbers chosen on the other data sets": lambda line: _by(best[line["set"]])(line),
         "oracle's best candidate": _oracle,
     }
     rows = ["| rule | over source only | runs harmed by over a point | worst | regret |", "|---|---:|---:|---:|---:|"]
@@ -271,19 +273,31 @@ def _mean_of_sets(lines: list[Line], values: Any) -> float:
     return float(np.mean([values[sets == name].mean() for name in np.unique(sets)]))
 
 
-def _left_out(lines: list[Line]) -> Taken:
-    """Choose the numbers for each data set on all others: by mean gain, less what the worst run loses."""
+def rules_of_the_others(lines: list[Line]) -> dict[str, Rule]:
+    """Choose the numbers for each data set on all others: by mean gain, less half of what the worst run loses."""
     sets = np.array([line["set"] for line in lines])
     seen = [_evidence(line) for line in lines]
     taken = [[decide(each, BEGUN_WITH, rule).name for each in seen] for rule in RULES]
     gains = np.array([[_gain(line, name) for line, name in zip(lines, of_rule, strict=True)] for of_rule in taken])
     best = {}
-    for left_out in np.unique(sets):
+    for left_out in dict.fromkeys(sets.tolist()):
         names = [name for name in np.unique(sets) if name != left_out] or [left_out]
         means = np.mean([gains[:, sets == name].mean(1) for name in names], axis=0)
         worst = gains[:, np.isin(sets, names)].min(1)
         best[left_out] = RULES[int(np.argmax(means + 0.5 * np.minimum(0.0, worst)))]
-    return lambda line: _by(best[line["set"]])(line)
+    return best
+
+
+def by_set_left_out(lines: list[Line], best: dict[str, Rule]) -> str:
+    """Tell which numbers the other data sets choose for each, and what it gains by them and by today's."""
+    columns = "neighbours | information | agreement | deviations | tie | over source only | by today's rule | worst"
+    rows = [f"| left out | {columns} |", "|---|" + "---:|" * 8]
+    for name, rule in best.items():
+        own = [line for line in lines if line["set"] == name]
+        gains, todays = _gains(own, _by(rule)), _gains(own, _by(RULE))
+        numbers = f"{rule.neighbours} | {rule.information} | {rule.agreement} | {rule.deviations:g} | {rule.tie:g}"
+        rows.append(f"| {name} | {numbers} | {gains.mean():+.1f} | {todays.mean():+.1f} | {gains.min():+.1f} |")
+    return "\n".join(rows)
 
 
 def by_verdict(lines: list[Line]) -> str:
