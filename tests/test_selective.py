@@ -129,6 +129,19 @@ def test_the_surest_of_each_class_are_marked(answered, share):
         assert own[marked].min(initial=1) >= own[~marked].max(initial=0)
 
 
+@pytest.mark.parametrize("classes", [2, 20])
+def test_directions_are_found_where_all_rows_share_a_large_shift(classes):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, classes, 32_000)
+    rows = rng.normal(size=(len(labels), 50)) + rng.normal(size=(classes, 50))[labels] + 20 * rng.normal(size=50)
+    rows = normalize(rows.astype(np.float32))
+    directions = discriminant_directions(rows, labels)
+    projected = rows.astype(float) @ directions
+    middles = np.stack([projected[labels == label].mean(0) for label in range(classes)])
+    nearest = ((projected[:500, None] - middles) ** 2).sum(2).argmin(1)
+    assert np.mean(nearest == labels[:500]) > 0.95
+
+
 def test_means_have_length_one_and_point_where_their_class_does():
     rows = np.array([[2, 0], [4, 0], [0, 1], [0, 9]], dtype=np.float32)
     np.testing.assert_allclose(class_means(rows, np.array([1, 1, 0, 0])), [[0, 1], [1, 0]])

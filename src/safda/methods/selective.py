@@ -22,6 +22,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.preprocessing import normalize
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -98,13 +99,14 @@ def discriminant_directions(rows: Rows, labels: NDArray[np.int64]) -> Rows:
     They solve X·D·Xᵀ v = λ (X·(D − M)·Xᵀ + I) v, with M = 1 for two rows of one class, else 0, and D its rows' sums;
     the largest λ come first.
     """
-    counts = np.bincount(labels)
-    spread = (rows * counts[labels, None]).T @ rows
+    rows = rows.astype(np.float64)  # what is apart must stay positive, beside a shift that all rows share
+    spread = (rows * np.bincount(labels)[labels, None]).T @ rows
     sums = np.stack([rows[labels == label].sum(0) for label in np.unique(labels)])
     apart = spread - sums.T @ sums
     size = rows.shape[1]
     kept = min(max(_FEWEST_DIRECTIONS, len(sums) - 1), size)
-    _, directions = eigh(spread.astype(float), apart + np.eye(size), subset_by_index=(size - kept, size - 1))
+    with threadpool_limits(1):  # threads that wait for each other make it slower, many times where cores are busy
+        _, directions = eigh(spread, apart + np.eye(size), subset_by_index=(size - kept, size - 1))
     return np.asarray(directions[:, ::-1], dtype=np.float32)
 
 
@@ -118,7 +120,7 @@ def matched_clusters(rows: Rows, means: Rows) -> list[Rows]:
     """Return the rows' clusters, each at the place of the class it is matched with; none where rows are too few."""
     if len(rows) < len(means):
         return []
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than classes: some clusters are empty
         clusters = KMeans(len(means), init=means, n_init=1, max_iter=30).fit(rows).cluster_centers_
     of_class, of_cluster = linear_sum_assignment(euclidean_distances(means, clusters))
