@@ -241,3 +241,24 @@ def test_a_candidate_is_judged_in_the_graph_that_speaks_for_it_and_who_is_harmed
     assert choice._by(RULE._replace(deviations=7.0), graphs=1)(misled) == "source-only"  # 0.3 above, one is √0.2/10
     assert choice.by_harm([misled]).splitlines()[2:] == ["| tables | cut | 1 | the aligned graph alone | mdd | -25.0 |"]
     assert choice.by_harm([{**misled, "chosen": "mdd"}]).count("today's rule** | mdd | -25.0") == 1
+
+
+def test_numbers_of_the_rule_are_chosen_for_a_data_set_without_looking_at_it():
+    def line(name, adapted):
+        return {
+            "set": name,
+            "samples": 100,
+            "accuracy": {"source-only": 70.0, "mdd": adapted},
+            "alike": {
+                one: {other: 1.0 if one == other else 0.8 for other in ("source-only", "mdd")}
+                for one in ("source-only", "mdd")
+            },
+            "evidence": [{"source-only": judged(0.6), "mdd": judged(0.65)}],  # above by one deviation, and not by two
+        }
+
+    lines = [line("gains", 80.0), line("loses", 60.0)]  # the evidence is the same
+    best = choice.rules_of_the_others(lines)
+    assert best["gains"].deviations >= 2 > best["loses"].deviations
+    gains, loses = (row.split(" | ") for row in choice.by_set_left_out(lines, best).splitlines()[2:])
+    assert (gains[0], gains[-3], gains[-1]) == ("| gains", "+0.0", "+0.0 |")
+    assert (loses[0], loses[-3], loses[-1]) == ("| loses", "-10.0", "-10.0 |")
