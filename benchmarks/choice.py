@@ -183,6 +183,8 @@ def by_candidate(lines: list[Line]) -> str:
     rows = [f"| candidate | {' | '.join(sets)} | worst, beside source only |", "|---|" + "---:|" * len(sets) + "---|"]
     for name in names:
         own = [line for line in lines if name in line["accuracy"]]
+        if not own:  # suits none of these data
+            continue
         of_sets = [[line["accuracy"][name] for line in own if line["set"] == each] or [np.nan] for each in sets]
         gains = _gains(own, lambda line, name=name: name)  # type: ignore[misc]
         worst = own[int(gains.argmin())]

@@ -136,8 +136,12 @@ def test_half_of_a_score_is_that_of_the_one_whose_answers_it_began_with():
         assert chosen.evidence[name]["score"] == pytest.approx(mean, abs=1e-5)
     several = choose(tried, [], {"saf": ["mdd", "mdd-joint"]}).evidence["saf"]["score"]
     assert several == pytest.approx(alone["saf"] / 2 + (alone["mdd"] + alone["mdd-joint"]) / 4, abs=1e-5)
-    with_others = choose(tried, [], {"saf": ["mdd", "one that is not judged"]}).evidence["saf"]["score"]
-    assert with_others == alone["saf"]
+    with_another = choose(tried, [], {"saf": ["mdd", "a member"]}).evidence["saf"]["score"]
+    assert with_another == pytest.approx((alone["saf"] + alone["mdd"]) / 2, abs=1e-5)
+    with_others = choose(tried, [], {"saf": ["mdd", "a member", "another"]}).evidence["saf"]["score"]
+    assert with_others == alone["saf"]  # most of them are not judged
+    of_its_own = choose(tried, [], {**begun_with, "saf-joint": ["saf", "a member"]}).evidence["saf-joint"]["score"]
+    assert of_its_own == pytest.approx((alone["saf-joint"] + alone["mdd"]) / 2, abs=1e-5)  # MDD was first of all
 
 
 @pytest.mark.parametrize(("sureness", "taken"), [(5.3, "ensemble"), (4.8, "mdd")])
@@ -147,7 +151,7 @@ def test_where_scores_cannot_be_told_apart_the_one_that_began_with_most_others_i
     others = np.concatenate([answers[:1, ::-1], answers[1:]])
     tried = {SOURCE_ONLY: 0.01 * answers, "mdd": 5 * answers, "joint": 4.9 * answers, "ensemble": sureness * others}
     given = {name: Predictions((), (), each, each) for name, each in tried.items()}
-    begun_with = {"mdd": [SOURCE_ONLY], "joint": [SOURCE_ONLY], "ensemble": ["mdd", "votes"]}
+    begun_with = {"mdd": [SOURCE_ONLY], "joint": [SOURCE_ONLY], "ensemble": ["mdd", "votes", "others"]}
     choice = choose(given, [], begun_with)
     score = {name: seen["score"] for name, seen in choice.evidence.items()}
     assert score["mdd"] == max(score.values())
@@ -274,11 +278,16 @@ def test_candidates_are_the_first_ones_of_the_table_that_suit_the_data():
 
 
 def test_a_member_is_trained_where_somebody_begins_with_it():
+    either, again = {"mcc", "mcc-rooted"}, {"mcc-again", "mcc-rooted-again"}
     members = {name for name, each in CANDIDATES.items() if each.is_member}
-    assert members == {"mcc", "mcc-again", "mcc-rooted", "mcc-rooted-again"}
+    assert members == {*either, *again, "ensemble"}
     all_but_one = preset("default").override({"choice.candidates": 8})  # the first eight that suit end with all members
-    assert not members & all_but_one.candidates(0.0).keys()
-    assert members <= preset("default").candidates(0.0).keys()
+    tried = {purity: preset("default").candidates(purity).keys() for purity in (0.0, 1.0)}
+    assert members & tried[0.0] == either | again
+    assert members & tried[1.0] == either | {"ensemble"}
+    for purity in (0.0, 1.0):
+        assert len(tried[purity]) == 9
+        assert not members & all_but_one.candidates(purity).keys()  # nor who is a member of a member
 
 
 def test_a_knob_that_is_named_holds_for_all_candidates_whatever_its_value():
@@ -307,10 +316,10 @@ def test_who_would_begin_with_one_that_is_left_out_begins_with_its_equal():
     assert all(there.issuperset(each.begins_with) for each in candidates.values())
 
 
-def test_names_of_several_are_averaged_where_neighbours_are_often_of_other_classes():
+def test_who_is_tried_where_neighbours_are_often_of_other_classes_and_where_not():
     recipe = preset("default")
     either = ["mdd", "mdd-joint", "saf-joint", "saf-prior"]
-    assert set(recipe.candidates(purity=0.8)) == {*either, "saf"}
+    assert set(recipe.candidates(purity=0.8)) == {*either, "saf", "mcc", "mcc-rooted", "ensemble", "saf-consensus"}
     members = {"mcc", "mcc-again", "mcc-rooted", "mcc-rooted-again"}
     assert set(recipe.candidates(purity=0.79)) == {*either, *members, "saf-ensemble"}
 
@@ -337,6 +346,12 @@ def test_candidates_that_would_be_the_same_are_tried_once():
     tried = preset("default").override({"network.features": "as-is", "pseudo_labels.prior": "initial"}).candidates(1.0)
     assert "saf-joint" in tried
     assert "saf-prior" not in tried
+
+
+def test_candidates_that_begin_with_others_are_not_the_same():
+    named = {"steps": 9, "network.dropout": 0.5, "pseudo_labels.propagation": {"alpha": 0.7}}  # in which two differ
+    tried = preset("default").override(named).candidates(1.0)
+    assert tried["ensemble"].changes == tried["saf-consensus"].changes
 
 
 def test_whoever_names_methods_gets_these():
@@ -437,8 +452,8 @@ def test_what_is_tried_where_neighbours_are_of_other_classes_and_that_members_ar
     adapted = safda.fit((source, mixed), target, out=tmp_path / "run", cpu=True, **knobs)
     run = RunFolder.open(tmp_path / "run")
     assert set(run.choice["evidence"]) == {SOURCE_ONLY, "mdd", "mdd-joint", "saf-joint", "saf-prior", "saf-ensemble"}
-    members = {name for name, each in CANDIDATES.items() if each.is_member}
-    assert members <= {folder.name for folder in (run.path / "candidates").iterdir()}
+    members = {"mcc", "mcc-again", "mcc-rooted", "mcc-rooted-again"}
+    assert {folder.name for folder in (run.path / "candidates").iterdir()} == {*run.choice["evidence"], *members}
     assert adapted.choice["chosen"] in run.choice["evidence"]
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array, csr_matrix
 
+import safda
 from safda.data import EpochSampler, from_arrays, load_domain
 from safda.data.sampler import evenly_spaced_rows
 from safda.errors import SafdaError
@@ -181,3 +182,14 @@ def test_some_rows_of_a_domain_are_a_domain(tmp_path):
         assert taken.ids == ids
         assert taken.in_memory == domain.in_memory
     assert named.unlabelled().take(torch.tensor([2])).labels is None
+
+
+@pytest.mark.parametrize("alike", ["source", "target"])
+def test_features_that_are_the_same_for_all_samples_are_refused(alike, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = {name: rng.normal(size=(40, 3)) for name in ("source", "target")}
+    rows[alike][:] = rows[alike][0]
+    labels = np.arange(40) % 2
+    with pytest.raises(SafdaError, match="all 40 samples have the very same features"):
+        safda.fit((rows["source"], labels), rows["target"], out=tmp_path / "run", steps=1, cpu=True)
+    assert not (tmp_path / "run").exists()

@@ -258,7 +258,7 @@ def test_the_ensemble_begins_with_the_average_of_its_members(tmp_path, monkeypat
     safda.fit((X, y), X_target, out=tmp_path / "run", cpu=True, report=False, **knobs)
     of_networks = [
         safda.Adapted.load(tmp_path / "run" / "candidates" / name).predict(X_target).probabilities
-        for name in ("mdd", *(name for name, each in CANDIDATES.items() if each.is_member))
+        for name in ("mdd", "mcc", "mcc-again", "mcc-rooted", "mcc-rooted-again")
     ]
     source, target = load_domain((X, y)), load_domain(X_target)
     scalings = [FeatureScaling(6, kind, 512) for kind in ("centred", "rooted", "standardised")]
@@ -266,6 +266,22 @@ def test_the_ensemble_begins_with_the_average_of_its_members(tmp_path, monkeypat
         scaling.learn([source.inputs, target.inputs], torch.cat([source.inputs, target.inputs]))
     votes = [selective_votes(source, target, scalings, aligned).numpy() for aligned in (False, True)]
     np.testing.assert_allclose(begun[-1], np.mean([*of_networks, *votes], axis=0), atol=1e-5)
+
+
+def test_where_neighbours_can_be_trusted_saf_and_an_ensemble_are_averaged(tmp_path, monkeypatch):
+    (X, y), (X_target, _) = blobs(0, 0.0), blobs(1, 0.7)
+    begun = []
+    usual = PseudoLabels.warm_start
+    monkeypatch.setattr(
+        PseudoLabels, "warm_start", lambda self, given: (begun.append(given.clone()), usual(self, given))
+    )
+    knobs = {**TINY, "steps": 4, "choice.candidates": len(CANDIDATES)}
+    safda.fit((X, y), X_target, out=tmp_path / "run", cpu=True, report=False, **knobs)
+    both = [
+        safda.Adapted.load(tmp_path / "run" / "candidates" / name).predict(X_target).probabilities
+        for name in ("saf", "ensemble")
+    ]
+    np.testing.assert_allclose(begun[-1], np.mean(both, axis=0), atol=1e-6)
 
 
 def test_an_ensemble_that_was_cut_short_goes_on_exactly(tmp_path):

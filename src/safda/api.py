@@ -22,6 +22,7 @@ from safda.data.labels import known_labels, read_labels, with_known_labels
 from safda.data.loader import ProgressCallback, evaluation_batches, feature_batches
 from safda.data.preflight import scale_warnings
 from safda.data.sampler import evenly_spaced_rows
+from safda.data.statistics import require_variety
 from safda.errors import Interrupted, SafdaError, SafdaWarning, first_line
 from safda.evaluation import theory
 from safda.evaluation.choice import SOURCE_ONLY, choose
@@ -218,6 +219,8 @@ def start(
     data = _describe(source, target, recipe, backbone)
     source, target = (for_network(domain, transform_of(data), cache_decoded) for domain in (source, target))
     check_shape(target, tuple(data["input_shape"]))
+    for domain in (source, target):
+        require_variety(domain)
     require_memory(recipe.network, data["input_shape"], len(classes), _COPIES)
     with borrowed_generator(recipe.seed):
         model = AdaptationModel(recipe, source.blank(), len(classes), backbone, methods)

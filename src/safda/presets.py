@@ -95,10 +95,23 @@ _KEPT: dict[str, Any] = {
     "pseudo_labels.propagation.features": "all",
 }
 # Members err differently with another seed, and their average less.
-_MEMBER = Candidate({}, neighbours_trusted=False, is_member=True)
+_MEMBER = Candidate(_MCC, is_member=True)
 _AGAIN = 1000  # beyond the seeds that anybody goes through
 _ROOTED: dict[str, Any] = {**_MCC, "network.features": "rooted"}
 _JOINT: dict[str, Any] = {"network.features": "as-is", "network.norm": "joint"}
+_ENSEMBLE = Candidate(
+    {**_FINE, **_KEPT, "steps": 1000},
+    begins_with=("mdd", "mcc", "mcc-again", "mcc-rooted", "mcc-rooted-again", *DISCRIMINANTS),
+)
+# Where neighbours can be trusted labels are learned in fewer steps, and with more they are learned by heart. Those that
+# have come to rest on the graph need no more of it.
+_SOON: dict[str, Any] = {**_ENSEMBLE.changes, "steps": 500}
+_AT_REST: dict[str, Any] = {
+    **_ENSEMBLE.changes,
+    "steps": 600,
+    "pseudo_labels.propagation.alpha": 0.1,
+    "network.dropout": 0.5,
+}
 
 #: The recipes that a choice is made of, each by what it changes in the one that is given. MDD names the target's
 #: clusters; SAF begins with those names, lets them propagate over the graph, and learns the clusters. They differ as
@@ -113,15 +126,13 @@ CANDIDATES: dict[str, Candidate] = {
     "saf-prior": Candidate(
         {**_SMALL, **_SAF, **_JOINT, "steps": 800, "pseudo_labels.prior": "initial"}, begins_with=("mdd-joint",)
     ),
-    "mcc": _MEMBER._replace(changes=_MCC),
-    "mcc-again": _MEMBER._replace(changes=_MCC, seed_offset=_AGAIN),
+    "mcc": _MEMBER,
+    "mcc-again": _MEMBER._replace(seed_offset=_AGAIN, neighbours_trusted=False),
     "mcc-rooted": _MEMBER._replace(changes=_ROOTED),
-    "mcc-rooted-again": _MEMBER._replace(changes=_ROOTED, seed_offset=_AGAIN),
-    "saf-ensemble": Candidate(
-        {**_FINE, **_KEPT, "steps": 1000},
-        begins_with=("mdd", "mcc", "mcc-again", "mcc-rooted", "mcc-rooted-again", *DISCRIMINANTS),
-        neighbours_trusted=False,
-    ),
+    "mcc-rooted-again": _MEMBER._replace(changes=_ROOTED, seed_offset=_AGAIN, neighbours_trusted=False),
+    "saf-ensemble": _ENSEMBLE._replace(neighbours_trusted=False),
+    "ensemble": _ENSEMBLE._replace(changes=_SOON, neighbours_trusted=True, is_member=True),
+    "saf-consensus": Candidate(_AT_REST, begins_with=("saf", "ensemble"), neighbours_trusted=True),
 }
 
 #: The knobs in which they differ.

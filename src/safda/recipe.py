@@ -183,12 +183,18 @@ class Recipe:
             changes = {path: value for path, value in each.changes.items() if path not in turned}
             if each.seed_offset:
                 changes["seed"] = self.seed + each.seed_offset
-            same_as[name] = next((other for other in found if found[other].changes == changes), name)
+            begins_with = tuple(dict.fromkeys(same_as.get(one, one) for one in each.begins_with))
+            alike = (other for other, it in found.items() if (it.changes, it.begins_with) == (changes, begins_with))
+            same_as[name] = next(alike, name)
             if same_as[name] == name:
-                begins_with = tuple(dict.fromkeys(same_as.get(one, one) for one in each.begins_with))
                 found[name] = each._replace(changes=changes, begins_with=begins_with)
-        asked = {name for each in found.values() for name in each.begins_with}
-        return {name: each for name, each in found.items() if name in asked or not each.is_member}
+        asked: set[str] = set()
+        for name in reversed(list(found)):  # nobody begins with one that comes later
+            if found[name].is_member and name not in asked:
+                del found[name]
+            else:
+                asked.update(found[name].begins_with)
+        return found
 
     def single(self) -> Recipe:
         """Return this very recipe, with no choice among others."""

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from safda.data.domain import Domain
+from safda.data.domain import AnyDomain, Domain
 from safda.data.loader import evaluation_batches
+from safda.errors import SafdaError
 
 _DIGEST = 16  # bytes: of two different rows, equal digests are not to be expected in any lifetime
 
@@ -38,6 +39,16 @@ class RowStatistics:
     columns: NDArray[np.float64]
     constant: NDArray[np.bool_]
     digests: NDArray[np.bytes_]
+
+
+def require_variety(domain: AnyDomain) -> None:
+    """Refuse features that are the same for all samples: nothing could be learned from them, nor told of them."""
+    if not isinstance(domain, Domain) or len(domain) < 2:
+        return
+    first = domain.batch(torch.tensor([0]))
+    if not any((batch != first).any() for batch in evaluation_batches(domain)):
+        told = f"all {len(domain)} samples have the very same features, so nothing tells them apart"
+        raise SafdaError(f"{domain.name}: {told}; look at how they were made")
 
 
 def row_statistics(domain: Domain) -> RowStatistics:

@@ -137,13 +137,13 @@ def decide(evidence: Evidence, begun_with: Mapping[str, Sequence[str]], rule: Ru
     Source only is taken unless the score of another is clearly higher; of those that are, the highest is. Where several
     cannot be told from the highest, chance would decide: the one that began with the answers of most others is taken,
     and of these the first. One that learned pseudo-labels has made its neighbours agree, right or wrong: half of its
-    score is that of the one whose answers they were. An ensemble's were those of many that are not judged here, and its
-    answers must speak for themselves.
+    score is that of the one whose answers they were, or, where that one had learned another's in its turn, of the
+    other. An ensemble's were mostly those of many that are not judged here; its answers must speak for themselves.
 
     Args:
         evidence: of all of them.
-        begun_with: name → those whose answers its pseudo-labels began with, on average; it counts where all of them are
-            judged, and none is source only.
+        begun_with: name → those whose answers its pseudo-labels began with, on average; it counts where at least half
+            of them are judged, and none is source only.
         rule: what counts how much.
     """
     seen = {
@@ -190,16 +190,21 @@ def _share(of_samples: NDArray[np.bool_]) -> float:
 def _scores(
     seen: Mapping[str, Mapping[str, float]], begun_with: Mapping[str, Sequence[str]], rule: Rule
 ) -> dict[str, float]:
-    """Return each classifier's score: a part of it is that of those it began with, where all of them are judged."""
+    """Return each classifier's score: a part of it is that of those with whom all began."""
     alone = {name: rule.weigh(each) for name, each in seen.items()}
-    scores = {}
-    for name, score in alone.items():
-        first = begun_with.get(name, ())
-        if SOURCE_ONLY in first or not alone.keys() >= set(first):
-            first = ()
-        beginning = fmean(alone[other] for other in first or (name,))
-        scores[name] = round((1 - rule.begun) * score + rule.begun * beginning, _DIGITS)
-    return scores
+
+    def first_of_all(name: str) -> float:
+        """Return the score of those whose answers came first: of one that learned from another, of that one's."""
+        others = begun_with.get(name, ())
+        judged = [other for other in others if other in alone]
+        if SOURCE_ONLY in others or not judged or 2 * len(judged) < len(others):
+            return alone[name]
+        return fmean(first_of_all(other) for other in judged)
+
+    return {
+        name: round((1 - rule.begun) * score + rule.begun * first_of_all(name), _DIGITS)
+        for name, score in alone.items()
+    }
 
 
 def chance(agreement: float, samples: int) -> float:
