@@ -2,7 +2,7 @@
 
     safda bench suite --data DATA -o LAB            # and: safda bench CASES/hard.toml --data CASES -o LAB
     python -m benchmarks.choice LAB -o EVIDENCE     # EVIDENCE: a .jsonl file; what is in it is not computed again
-    python -m benchmarks.choice -o docs/cells/default.jsonl     # the tables of docs/default.md, from its evidence
+    python -m benchmarks.choice -o docs/cells/default.jsonl     # the tables of docs/default.md and default-evidence.md
 
 For every finished run of the row ``default`` the candidates are loaded, and judged by today's rule: a lab need not be
 filled again when the rule changes. Target labels only describe what was taken, and name the oracle's best candidate.
