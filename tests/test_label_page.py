@@ -106,13 +106,14 @@ class Page:
         self.browser.get(f"file://{self.path}")
 
     def come_back(self):
-        """Open it anew, with what it wrote down before.
+        """Open it in another tab, with what it wrote down for whoever comes back.
 
-        That is put back before the page's own script runs: a browser under load may lose what was written just before
-        a page is left, and what is asked here is what the page writes, and makes of it, not when a browser saves it.
+        That is put there before the page's own script runs: a browser under load may take its time to show one tab what
+        another wrote, and what is asked here is what the page writes, and makes of it, not when a browser saves it.
         """
         written = json.dumps(self.browser.execute_script("return {...localStorage}"))
         restore = f"for (const [key, value] of Object.entries({written})) localStorage.setItem(key, value);"
+        self.browser.switch_to.new_window("tab")
         script = self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": restore})
         self.open()
         self.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
